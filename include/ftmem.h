@@ -1,0 +1,537 @@
+/*
+ * ftmem.h - how much GPU memory a fine-tuning run will need, before it is launched.
+ *
+ * A training step is a short program of operations over symbolic dimensions. The library interprets that program
+ * the way torch's autograd does (which tensor is made, kept, released, by which operation) and reads every answer
+ * off the walk: parameters, FLOPs, kept activations, the peak of each phase and the tensors that make it.
+ *
+ * Conventions
+ *   - Every function returns an ftmem_status. Results go through the last pointers and are untouched on failure.
+ *     The optional ftmem_error (may be NULL) names the field, the value and what would be right.
+ *   - Every struct starts with struct_size. Initialise with FTMEM_X_INIT or ftmem_x_init(&x, sizeof x); then set only
+ *     what you know. Zero means "default" in every other field; each field says what that default is. Switches whose
+ *     default is not "off" are FTMEM_AUTO / FTMEM_ON / FTMEM_OFF.
+ *   - Sizes are bytes. GiB = 2^30 bytes, GB = 1e9 bytes. "tokens" are tokens of one micro-batch on one GPU.
+ *   - Tiers: allocated = live tensors (torch.cuda.max_memory_allocated), reserved = held by the caching allocator
+ *     (max_memory_reserved), process = what the card loses (nvidia-smi).
+ *   - No function allocates, prints, reads a file or the locale, or keeps state: all are reentrant, and any number
+ *     of threads may call them at once on different output structs.
+ *   - Enum values are append-only. Members are int32_t; an unknown value is an error, never "auto".
+ */
+#ifndef FTMEM_H
+#define FTMEM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define FTMEM_VERSION_MAJOR 0
+#define FTMEM_VERSION_MINOR 1
+#define FTMEM_VERSION_PATCH 0
+#define FTMEM_VERSION_STRING "0.1.0"
+
+#ifndef FTMEM_API
+#if defined(_WIN32) && defined(FTMEM_SHARED)
+#define FTMEM_API __declspec(dllimport)
+#elif defined(__GNUC__)
+#define FTMEM_API __attribute__((visibility("default")))
+#else
+#define FTMEM_API
+#endif
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The version of the linked library, "major.minor.patch". */
+FTMEM_API const char *ftmem_version_string(void);
+
+/* ---------------------------------------------------------------------------------------------------- status */
+
+typedef int32_t ftmem_status;
+
+enum {
+    FTMEM_OK = 0,
+    FTMEM_E_ARGUMENT = 1,     /* a required pointer is NULL, or a call is out of order */
+    FTMEM_E_STRUCT_SIZE = 2,  /* struct_size is 0, too small, or larger with a non-zero tail */
+    FTMEM_E_RANGE = 3,        /* a value is outside its field's range */
+    FTMEM_E_OVERFLOW = 4,     /* a product of the given numbers does not fit in 63 bits */
+    FTMEM_E_CONFLICT = 5,     /* two values contradict each other (heads do not divide, ...) */
+    FTMEM_E_UNSUPPORTED = 6,  /* understood, but not modelled: the error names the field and value */
+    FTMEM_E_UNKNOWN_NAME = 7, /* no such model, GPU, field, enum value: the error lists the nearest names */
+    FTMEM_E_MISSING = 8,      /* a required value was not given */
+    FTMEM_E_TYPE = 9,         /* a config value has the wrong type, or a text is not a number */
+    FTMEM_E_BUFFER = 10,      /* the caller's buffer is too small; the needed size was stored */
+    FTMEM_E_SYNTAX = 11,      /* a JSON document is malformed (ftmem_json.h) */
+    FTMEM_E_IO = 12,          /* a file cannot be read (ftmem_json.h) */
+    FTMEM_STATUS_END = 13
+};
+
+/* "FTMEM_E_RANGE"; "FTMEM_E_?" for a number that is no status. Never NULL. */
+FTMEM_API const char *ftmem_status_name(ftmem_status status);
+/* One short sentence for people. Never NULL. */
+FTMEM_API const char *ftmem_status_string(ftmem_status status);
+
+typedef struct ftmem_error {
+    uint32_t struct_size;
+    ftmem_status status;
+    char field[64];    /* dotted path, "job.micro_batch"; empty if none applies */
+    char value[96];    /* the offending value as text */
+    char message[256]; /* one complete sentence: field, value, what would be right */
+} ftmem_error;
+
+/* ----------------------------------------------------------------------------------------------------- enums */
+
+enum { FTMEM_AUTO = 0, FTMEM_ON = 1, FTMEM_OFF = 2 }; /* ftmem_switch */
+
+/* Element types. Bytes an element: fp32 4, bf16 2, fp16 2, int8 1; nf4 and fp4 are half a byte plus block maxima. */
+enum { FTMEM_DTYPE_AUTO = 0, FTMEM_FP32 = 1, FTMEM_BF16 = 2, FTMEM_FP16 = 3, FTMEM_INT8 = 4, FTMEM_NF4 = 5, FTMEM_FP4 = 6, FTMEM_INT64 = 7, FTMEM_BOOL = 8, FTMEM_DTYPE_END = 9 };
+
+/* Decoder families, named by Hugging Face's model_type. Each is one operation list (lib/families.c). */
+enum {
+    FTMEM_FAMILY_AUTO = 0, /* llama, when dimensions are given explicitly */
+    FTMEM_LLAMA = 1, FTMEM_MISTRAL = 2, FTMEM_QWEN2 = 3, FTMEM_QWEN3 = 4, FTMEM_GEMMA = 5, FTMEM_GEMMA2 = 6,
+    FTMEM_GEMMA3 = 7, FTMEM_PHI = 8, FTMEM_PHI3 = 9, FTMEM_GPT2 = 10, FTMEM_GPT_NEOX = 11, FTMEM_GPTJ = 12,
+    FTMEM_OPT = 13, FTMEM_BLOOM = 14, FTMEM_MPT = 15, FTMEM_FALCON = 16, FTMEM_STARCODER2 = 17,
+    FTMEM_GPT_BIGCODE = 18, FTMEM_OLMO = 19, FTMEM_OLMO2 = 20, FTMEM_OLMO3 = 21, FTMEM_SMOLLM3 = 22,
+    FTMEM_GRANITE = 23, FTMEM_STABLELM = 24, FTMEM_COHERE = 25, FTMEM_COHERE2 = 26,
+    FTMEM_FAMILY_END = 27
+};
+
+/* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
+enum { FTMEM_ACT_AUTO = 0, FTMEM_SILU = 1, FTMEM_GELU = 2, FTMEM_GELU_TANH = 3, FTMEM_GELU_NEW = 4, FTMEM_RELU = 5, FTMEM_GELU_FAST = 6, FTMEM_GELU_BLOOM = 7, FTMEM_ACT_END = 8 };
+
+/* What is trained. */
+enum {
+    FTMEM_ADAPTER_NONE = 0,  /* full fine-tuning (see ftmem_job.freeze) */
+    FTMEM_ADAPTER_LORA = 1,  /* LoRA over 16-bit or fp32 weights */
+    FTMEM_ADAPTER_QLORA = 2, /* LoRA over bitsandbytes' 4-bit linears */
+    FTMEM_ADAPTER_LORA8 = 3, /* LoRA over bitsandbytes' LLM.int8 linears */
+    FTMEM_ADAPTER_END = 4
+};
+
+enum {
+    FTMEM_OPTIMIZER_AUTO = 0,          /* ADAMW, as transformers' Trainer and torch on CUDA */
+    FTMEM_ADAMW = 1,                   /* torch AdamW, foreach */
+    FTMEM_ADAMW_FUSED = 2,
+    FTMEM_ADAMW_LOOP = 3,              /* foreach=False, fused=False */
+    FTMEM_ADAMW_8BIT = 4,              /* bitsandbytes, block-wise */
+    FTMEM_PAGED_ADAMW_8BIT = 5,        /* states of large tensors in managed memory, unseen by torch */
+    FTMEM_SGD = 6,
+    FTMEM_SGD_MOMENTUM = 7,
+    FTMEM_ADAFACTOR = 8,               /* transformers' Adafactor without momentum */
+    FTMEM_PAGED_ADAMW_32BIT = 9,
+    FTMEM_OPTIMIZER_END = 10
+};
+
+enum {
+    FTMEM_ATTENTION_AUTO = 0, /* SDPA, as transformers chooses */
+    FTMEM_SDPA = 1,           /* torch's scaled_dot_product_attention: flash, memory-efficient or math by dtype, mask, head shape and GPU */
+    FTMEM_EAGER = 2,          /* written out in Python: scores of sequence x sequence exist */
+    FTMEM_FLASH2 = 3,         /* the flash-attention 2 package */
+    FTMEM_SDPA_MATH = 4,      /* SDPA with its fused kernels switched off */
+    FTMEM_ATTENTION_END = 5
+};
+
+enum { FTMEM_KERNEL_NONE = 0, FTMEM_KERNEL_FLASH = 1, FTMEM_KERNEL_EFFICIENT = 2, FTMEM_KERNEL_MATH = 3, FTMEM_KERNEL_EAGER = 4, FTMEM_KERNEL_END = 5 };
+
+enum {
+    FTMEM_RECOMPUTE_NONE = 0,
+    FTMEM_RECOMPUTE_FULL = 1,      /* every block, torch.utils.checkpoint(use_reentrant=False): the default of transformers 5 */
+    FTMEM_RECOMPUTE_REENTRANT = 2, /* every block, use_reentrant=True */
+    FTMEM_RECOMPUTE_END = 3
+};
+
+enum {
+    FTMEM_LOSS_AUTO = 0,    /* LOSS_DROPPED */
+    FTMEM_LOSS_DROPPED = 1, /* transformers' loss, `outputs` released before backward (Trainer) */
+    FTMEM_LOSS_HELD = 2,    /* transformers' loss, `outputs` alive to the end of its own step (hand-written loop in a function) */
+    FTMEM_LOSS_LOOP = 3,    /* `outputs` alive until the next forward has returned (script-level variable) */
+    FTMEM_LOSS_CHUNKED = 4, /* head and loss on loss_chunk_tokens at a time, recomputed in backward */
+    FTMEM_LOSS_FUSED = 5,   /* Liger-like fused linear cross-entropy: logits never exist as a whole */
+    FTMEM_LOSS_END = 6
+};
+
+enum { FTMEM_MASK_AUTO = 0, FTMEM_MASK_NONE = 1, FTMEM_MASK_PADDED = 2, FTMEM_MASK_END = 3 }; /* AUTO: NONE */
+
+/* Head of the model: causal language modelling or sequence classification. */
+enum { FTMEM_TASK_AUTO = 0, FTMEM_TASK_CAUSAL_LM = 1, FTMEM_TASK_CLASSIFY = 2, FTMEM_TASK_END = 3 };
+
+/* The software whose rules apply. */
+enum { FTMEM_STACK_AUTO = 0, FTMEM_STACK_TRANSFORMERS = 1, FTMEM_STACK_END = 2 };
+
+/* Weight-bearing parts of a block, the unit in which LoRA targets are chosen. A set is a bit mask of (1 << role). */
+enum {
+    FTMEM_ROLE_Q = 0, FTMEM_ROLE_K = 1, FTMEM_ROLE_V = 2, FTMEM_ROLE_QKV = 3, FTMEM_ROLE_O = 4,
+    FTMEM_ROLE_GATE = 5, FTMEM_ROLE_UP = 6, FTMEM_ROLE_GATE_UP = 7, FTMEM_ROLE_DOWN = 8,
+    FTMEM_ROLE_EMBED = 9, FTMEM_ROLE_HEAD = 10, FTMEM_ROLE_NORM = 11, FTMEM_ROLE_POSITION = 12, FTMEM_ROLE_END = 13
+};
+#define FTMEM_ROLES_ALL_LINEAR 0x1ffu /* every linear of a block: PEFT's "all-linear" */
+
+/* Parts for ftmem_job.freeze; a set is an OR. */
+enum { FTMEM_PART_EMBED = 1, FTMEM_PART_HEAD = 2, FTMEM_PART_FIRST_LAYERS = 4, FTMEM_PART_LAST_LAYERS = 8, FTMEM_PART_ALL_BUT = 16 };
+
+/* Classes of live memory, the rows of live[class][moment]. */
+enum {
+    FTMEM_CLASS_WEIGHTS = 0,      /* base weights as stored, frozen or trained, 16-bit or fp32 */
+    FTMEM_CLASS_QUANTIZED = 1,    /* 4-bit and int8 weights with their scales */
+    FTMEM_CLASS_ADAPTERS = 2,     /* LoRA matrices and modules_to_save copies */
+    FTMEM_CLASS_BUFFERS = 3,      /* buffers and the input batch */
+    FTMEM_CLASS_GRADIENTS = 4,
+    FTMEM_CLASS_MASTER = 5,       /* fp32 master copies of 16-bit weights */
+    FTMEM_CLASS_STATES = 6,       /* optimizer states */
+    FTMEM_CLASS_KEPT = 7,         /* activations that autograd keeps from forward */
+    FTMEM_CLASS_RECOMPUTED = 8,   /* activations of the one block that is being recomputed */
+    FTMEM_CLASS_LOGITS = 9,       /* logits, their log-softmax and their gradients */
+    FTMEM_CLASS_TEMPORARY = 10,   /* gradients of activations and step temporaries */
+    FTMEM_CLASS_WORKSPACE = 11,   /* inside kernels: cuBLAS, attention accumulators, dequantised weights */
+    FTMEM_CLASS_END = 12
+};
+#define FTMEM_CLASS_CAPACITY 16
+
+enum {
+    FTMEM_PHASE_LOAD = 0, FTMEM_PHASE_FORWARD = 1, FTMEM_PHASE_LOSS = 2, FTMEM_PHASE_BACKWARD = 3, FTMEM_PHASE_OPTIMIZER = 4,
+    FTMEM_PHASE_FORWARD2 = 5, FTMEM_PHASE_LOSS2 = 6, FTMEM_PHASE_BACKWARD2 = 7, FTMEM_PHASE_OPTIMIZER2 = 8, /* later steps: the states exist */
+    FTMEM_PHASE_EVAL = 9, FTMEM_PHASE_SAVE = 10, FTMEM_PHASE_END = 11
+};
+#define FTMEM_PHASE_CAPACITY 16
+
+enum { FTMEM_VERDICT_UNKNOWN = 0, FTMEM_FITS = 1, FTMEM_MAY_FIT = 2, FTMEM_DOES_NOT_FIT = 3, FTMEM_VERDICT_END = 4 };
+
+/* Where a figure comes from. */
+enum { FTMEM_FROM_EXACT = 1, FTMEM_FROM_RULE = 2, FTMEM_FROM_CALIBRATION = 3, FTMEM_FROM_ASSUMPTION = 4 };
+
+/* Each enum above has a name table: "dtype", "family", "activation", "adapter", "optimizer", "attention", "kernel",
+   "recompute", "loss", "mask", "task", "stack", "role", "class", "phase", "verdict", "switch". */
+FTMEM_API const char *ftmem_enum_name(const char *enum_name, int32_t value); /* NULL if there is none */
+FTMEM_API ftmem_status ftmem_enum_parse(const char *enum_name, const char *text, int32_t *value, ftmem_error *error);
+
+/* ----------------------------------------------------------------------------------------------------- model */
+
+#define FTMEM_MAX_LAYERS 512 /* more is FTMEM_E_UNSUPPORTED */
+
+/* One decoder. Self-contained and copyable: nothing points elsewhere. */
+typedef struct ftmem_model {
+    uint32_t struct_size;
+    int32_t family;           /* FTMEM_LLAMA, ...; 0: llama */
+    char name[96];            /* for messages only */
+    int64_t hidden;           /* h, width of the residual stream; required */
+    int64_t ffn;              /* f, width of the MLP; 0: 4 h (required for gated MLPs) */
+    int64_t layers;           /* number of blocks; required */
+    int64_t heads;            /* query heads; required */
+    int64_t kv_heads;         /* key/value heads; 0: heads */
+    int64_t head_dim;         /* 0: hidden / heads */
+    int64_t vocab;            /* rows of the embedding; required */
+    int64_t max_positions;    /* longest sequence the config allows; 0: not limited */
+    int64_t position_rows;    /* rows of a learned position table (GPT-2, OPT); 0: max_positions */
+    int64_t rotary_dim;       /* dimensions of a head that rotate; 0: head_dim where the family rotates */
+    int64_t sliding_window;   /* tokens; 0: none */
+    double attention_dropout; /* probability; 0: none */
+    double hidden_dropout;    /* residual dropout of a block; 0: none */
+    double embed_dropout;     /* after the embedding; 0: none */
+    double attention_softcap; /* 0: none */
+    double logit_softcap;     /* 0: none */
+    int32_t activation;       /* 0: the family's */
+    int32_t tied;             /* switch: head shares the embedding's matrix; AUTO: the family's class default */
+    int32_t qkv_bias;         /* switch; AUTO: the family's */
+    int32_t o_bias;           /* switch; AUTO: the family's */
+    int32_t mlp_bias;         /* switch; AUTO: the family's */
+    int32_t norm_bias;        /* switch, LayerNorm families; AUTO: the family's */
+    int32_t qk_norm;          /* switch; AUTO: the family's */
+    int32_t parallel;         /* switch: attention and MLP read the same stream side by side; AUTO: the family's */
+    int32_t two_norms;        /* switch: a parallel block with a norm for each branch (Falcon new decoder, GPT-NeoX); AUTO: the family's */
+    int32_t head_bias;        /* switch; AUTO: the family's */
+    int32_t scaled;           /* switch: multipliers on embedding, residual or logits differ from 1 (Granite, Cohere); AUTO: the family's */
+    int32_t alibi;            /* switch: attention bias by distance instead of rotation (Falcon-RW); AUTO: the family's */
+    int32_t inferred;         /* 1: dimensions were inferred from a parameter count */
+    int32_t reserved;
+    uint8_t layer_kind[FTMEM_MAX_LAYERS]; /* per layer: 0 full attention, 1 sliding window, 2 full without rotation */
+} ftmem_model;
+
+/* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do
+   not matter). UNKNOWN_NAME lists the nearest names; UNSUPPORTED names the part that is not modelled. */
+FTMEM_API ftmem_status ftmem_model_find(const char *name, ftmem_model *model, ftmem_error *error);
+FTMEM_API int32_t ftmem_model_count(void);
+FTMEM_API const char *ftmem_model_name_at(int32_t index); /* NULL outside 0 <= index < count */
+
+/* One entry of a Hugging Face config.json, flattened: key is the dotted path ("rope_scaling.factor",
+   "layer_types.3"). Nothing is retained. */
+enum { FTMEM_ENTRY_NULL = 0, FTMEM_ENTRY_BOOL = 1, FTMEM_ENTRY_INT = 2, FTMEM_ENTRY_REAL = 3, FTMEM_ENTRY_TEXT = 4 };
+typedef struct ftmem_entry {
+    const char *key;
+    int32_t type;     /* FTMEM_ENTRY_... */
+    int32_t reserved;
+    int64_t integer;  /* INT and BOOL */
+    double real;      /* REAL */
+    const char *text; /* TEXT */
+} ftmem_entry;
+/* Keys that the config omits take the class defaults of transformers for its model_type (data/config_defaults.csv). */
+FTMEM_API ftmem_status ftmem_model_from_entries(const ftmem_entry *entries, size_t count, ftmem_model *model, ftmem_error *error);
+/* A llama-like shape for a bare parameter count, and said to be so (model->inferred). 1e6 <= parameters <= 1e13. */
+FTMEM_API ftmem_status ftmem_model_from_parameters(double parameters, ftmem_model *model, ftmem_error *error);
+
+/* --------------------------------------------------------------------------------------------------- adapter */
+
+typedef struct ftmem_adapter {
+    uint32_t struct_size;
+    int32_t kind;            /* FTMEM_ADAPTER_...; 0: none */
+    int64_t rank;            /* r; 0: 8 (PEFT's default) */
+    uint32_t targets;        /* bit mask of roles; 0: the family's default in PEFT (see ftmem_adapter_target) */
+    int32_t dtype;           /* of the LoRA matrices; 0: fp32 over 16-bit weights (PEFT >= 0.12, autocast_adapter_dtype) */
+    double dropout;          /* LoRA dropout probability; 0: none */
+    uint32_t modules_to_save;/* bit mask of FTMEM_PART_EMBED and FTMEM_PART_HEAD: trained whole, as copies */
+    int32_t quant;           /* QLORA: FTMEM_NF4 or FTMEM_FP4 (same bytes); 0: NF4 */
+    int32_t double_quant;    /* switch, QLORA; AUTO: on (the QLoRA recipe; bitsandbytes' own default is off) */
+    int32_t kbit_fp32;       /* switch: prepare_model_for_kbit_training turns what is not quantised into fp32; AUTO: on for QLORA and LORA8 */
+    int32_t use_dora;        /* switch; AUTO: off. ON is refused as UNSUPPORTED in this version */
+    int32_t layers_first;    /* adapt only the first n blocks; 0: all */
+    int32_t layers_last;     /* adapt only the last n blocks; 0: all */
+    int32_t reserved;
+} ftmem_adapter;
+
+/* Adds the role(s) that `name` means in this model ("q_proj", "c_attn", "all-linear") to adapter->targets.
+   UNKNOWN_NAME lists the family's module names: a target that matches nothing is an error. */
+FTMEM_API ftmem_status ftmem_adapter_target(ftmem_adapter *adapter, const ftmem_model *model, const char *name, ftmem_error *error);
+/* Module name of a role in this model ("q_proj"), NULL if the family has no such linear. */
+FTMEM_API const char *ftmem_role_module(const ftmem_model *model, int32_t role);
+
+/* ------------------------------------------------------------------------------------------------------- GPU */
+
+/* Growth is inside reserved[]: the size never changes, since a job holds one by value. */
+typedef struct ftmem_gpu {
+    uint32_t struct_size;
+    int32_t sm_arch;            /* compute capability x 10: 75, 80, 86, 89, 90, 100, 120; 0: 80, and listed as assumed */
+    char name[64];              /* catalog key, with ":profile" for a MIG slice */
+    int64_t memory_bytes;       /* what nvidia-smi calls total; 0: no device, no verdict */
+    int64_t torch_bytes;        /* torch's total_memory, lower; 0: memory_bytes less a calibrated difference */
+    int32_t sm_count;           /* streaming multiprocessors; 0: unknown */
+    int32_t vendor;             /* 0 NVIDIA, 1 AMD, 2 Intel, 3 Apple */
+    int64_t reserved[8];
+} ftmem_gpu;
+
+/* GPU by catalog key ("rtx-4090"), by what people type ("4090", "A100 80GB", "h100"), by memory alone ("24GB", a
+   generic sm80 card), or a MIG slice ("a100-sxm-80gb:1g.10gb"). */
+FTMEM_API ftmem_status ftmem_gpu_find(const char *name, ftmem_gpu *gpu, ftmem_error *error);
+FTMEM_API int32_t ftmem_gpu_count(void);
+FTMEM_API ftmem_status ftmem_gpu_at(int32_t index, ftmem_gpu *gpu);
+
+/* ------------------------------------------------------------------------------------------------------- job */
+
+typedef struct ftmem_job {
+    uint32_t struct_size;
+    int32_t stack;                /* 0: transformers + PEFT */
+    const ftmem_model *model;     /* required */
+    const ftmem_adapter *adapter; /* NULL: full fine-tuning */
+    ftmem_gpu gpu;                /* memory_bytes 0: no verdict */
+    int64_t micro_batch;          /* b, rows a forward pass; 0: 1 */
+    int64_t sequence;             /* s, tokens of the longest row after padding or packing; 0: 1024 */
+    int64_t accumulation;         /* micro-batches a step; 0: 1 */
+    int64_t eval_batch;           /* rows of an evaluation pass; 0: micro_batch */
+    int64_t loss_chunk_tokens;    /* LOSS_CHUNKED; 0: 256 */
+    int64_t recompute_every;      /* recompute every n-th block; 0: 1 (all) */
+    int64_t used_by_others_bytes; /* of the card, by other processes and the display; 0: none */
+    int64_t classes;              /* TASK_CLASSIFY: labels; 0: 2 */
+    double margin;                /* verdict by the handbook's margin instead of the bound: 0.2 .. 0.3; 0: use the bound */
+    int32_t task;                 /* 0: causal LM */
+    int32_t dtype;                /* of the weights as loaded; 0: bf16 */
+    int32_t autocast;             /* FTMEM_BF16 or FTMEM_FP16: torch.autocast around forward (Trainer's bf16=True / fp16=True); 0: none */
+    int32_t master_weights;       /* switch: fp32 master copies of 16-bit weights in the optimizer; AUTO: off */
+    int32_t optimizer;            /* 0: ADAMW (foreach) */
+    int32_t attention;            /* 0: SDPA */
+    int32_t repeat_kv;            /* switch: K and V are copied to all heads (transformers before 4.48); AUTO: off */
+    int32_t mask;                 /* 0: none (dense or packed rows); PADDED: a 2-D padding mask is passed */
+    int32_t recompute;            /* 0: none (transformers' default) */
+    int32_t loss;                 /* 0: DROPPED */
+    int32_t grad_clip;            /* switch: clip_grad_norm_ before the step; AUTO: on (Trainer's max_grad_norm 1.0) */
+    int32_t eval;                 /* switch: an evaluation pass belongs to the run; AUTO: off */
+    int32_t eval_keep_logits;     /* switch: evaluation keeps logits on the GPU for metrics; AUTO: off */
+    int32_t freeze;               /* OR of FTMEM_PART_...: full fine-tuning with parts frozen; with ALL_BUT: only these are trained */
+    int32_t freeze_first_layers;  /* n for PART_FIRST_LAYERS */
+    int32_t freeze_last_layers;   /* n for PART_LAST_LAYERS */
+    int32_t expandable_segments;  /* switch: PYTORCH_ALLOC_CONF=expandable_segments:True; AUTO: off */
+    int32_t cublas_workspace;     /* switch: count cuBLAS workspaces as torch does; AUTO: on */
+    int32_t transformers_version; /* major x 100 + minor, 524 = 5.24; 0: 524, and listed as assumed */
+    int32_t torch_version;        /* major x 100 + minor, 213 = 2.13; 0: 213, and listed as assumed */
+    int32_t reserved[2];
+} ftmem_job;
+
+/* ------------------------------------------------------------------------------------------------- the fields */
+
+/* Every input field is one row of one table; validation, error names, ftmem_set, command lines and schemas read it. */
+enum { FTMEM_OBJECT_MODEL = 0, FTMEM_OBJECT_ADAPTER = 1, FTMEM_OBJECT_GPU = 2, FTMEM_OBJECT_JOB = 3, FTMEM_OBJECT_END = 4 };
+enum { FTMEM_TYPE_INT = 0, FTMEM_TYPE_REAL = 1, FTMEM_TYPE_ENUM = 2, FTMEM_TYPE_SET = 3, FTMEM_TYPE_TEXT = 4 };
+typedef struct ftmem_field {
+    const char *path;      /* "job.micro_batch" */
+    const char *unit;      /* "rows", "tokens", "bytes", "" */
+    const char *enum_name; /* for TYPE_ENUM: name table */
+    const char *doc;       /* one line */
+    const char *default_text; /* what 0 means, one phrase */
+    double minimum, maximum;  /* inclusive, of a given (non-zero) value */
+    int32_t object;        /* FTMEM_OBJECT_... */
+    int32_t type;          /* FTMEM_TYPE_... */
+    int32_t size;          /* bytes of the member */
+    int32_t offset;        /* in its struct */
+} ftmem_field;
+FTMEM_API int32_t ftmem_field_count(void);
+FTMEM_API const ftmem_field *ftmem_field_at(int32_t index);         /* NULL outside */
+FTMEM_API const ftmem_field *ftmem_field_find(const char *path);    /* NULL if there is none */
+/* Sets one member from text: object is the ftmem_model, ftmem_adapter, ftmem_gpu or ftmem_job that the path belongs to. */
+FTMEM_API ftmem_status ftmem_set(const char *path, const char *text, void *object, ftmem_error *error);
+
+/* --------------------------------------------------------------------------------------------------- results */
+
+typedef struct ftmem_range {
+    uint64_t lower, expected, upper; /* bytes; upper: 95 % of measured runs fall under it */
+} ftmem_range;
+
+/* One kind of tensor alive at the peak. */
+typedef struct ftmem_tensor {
+    uint64_t bytes;     /* all of them together, rounded to 512 as the allocator does */
+    int64_t count;      /* how many of this shape */
+    int64_t dims[3];    /* tokens x width, or rows x heads x ...; unused are 0 */
+    int32_t tensor_class; /* FTMEM_CLASS_... */
+    int32_t dtype;
+    const char *op;     /* operation that made it ("linear", "log_softmax"); static text */
+    const char *part;   /* part of the model ("mlp.up", "head"); static text */
+} ftmem_tensor;
+#define FTMEM_TENSOR_CAPACITY 8
+
+/* A thing that was assumed or is worth knowing. ftmem_note_text makes the sentence. */
+enum {
+    FTMEM_NOTE_ASSUMED = 1,     /* field was not given; value is what was taken */
+    FTMEM_NOTE_INFERRED = 2,    /* shape inferred from a parameter count */
+    FTMEM_NOTE_KERNEL = 3,      /* the attention kernel that will run; value is FTMEM_KERNEL_... */
+    FTMEM_NOTE_MATH_TRAP = 4,   /* grouped heads in fp32: sdpa falls to the math kernel, scores exist */
+    FTMEM_NOTE_EVAL_HIGHER = 5, /* evaluation peaks above training */
+    FTMEM_NOTE_LATER_STEP = 6,  /* the peak comes in step 2, when the states exist */
+    FTMEM_NOTE_CKPT_FROZEN = 7, /* checkpointing makes frozen blocks keep inputs and pass gradients */
+    FTMEM_NOTE_TIER = 8         /* reserved and process are calibrated, with few rows behind them */
+};
+typedef struct ftmem_note {
+    int32_t code;
+    int32_t value;
+    const char *field; /* static path, or NULL */
+} ftmem_note;
+#define FTMEM_NOTE_CAPACITY 32
+
+typedef struct ftmem_memory {
+    uint32_t struct_size;
+    int32_t verdict;          /* FTMEM_FITS, MAY_FIT (upper bound does not fit, expected does), DOES_NOT_FIT */
+    ftmem_range allocated;    /* peak over all phases */
+    ftmem_range reserved;
+    ftmem_range process;
+    uint64_t usable_bytes;    /* what the device offers this process (process tier); 0: no device given */
+    uint64_t phase_allocated[FTMEM_PHASE_CAPACITY]; /* expected peak of each phase; 0: the phase does not occur */
+    uint64_t phase_process[FTMEM_PHASE_CAPACITY];
+    uint64_t at_peak[FTMEM_CLASS_CAPACITY];         /* composition at the peak; sums to allocated.expected exactly */
+    ftmem_tensor largest[FTMEM_TENSOR_CAPACITY];    /* largest kinds of tensor at the peak, descending */
+    int32_t largest_count;
+    int32_t peak_phase;       /* FTMEM_PHASE_... */
+    int32_t peak_layer;       /* block, from 0; -1: outside the blocks */
+    int32_t kernel;           /* FTMEM_KERNEL_... that attention takes */
+    const char *peak_op;      /* the operation whose execution is the peak; static text */
+    const char *peak_part;    /* "attention", "mlp", "head", "embedding", "optimizer"; static text */
+    /* the handbook's four components at the peak, and the rest: allocated.expected = their sum */
+    uint64_t weights_bytes, gradients_bytes, states_bytes, activations_bytes, overhead_bytes;
+    int64_t parameters;       /* of the base model, shared matrices once */
+    int64_t trainable;        /* trained, adapters included */
+    double flops_forward;     /* one micro-batch, by torch's FlopCounterMode (matmuls and attention; causal half not taken off) */
+    double flops_backward;    /* recomputation included */
+    uint64_t kept_bytes;      /* kept by autograd at the end of the first forward, all */
+    uint64_t kept_layer_bytes;/* of those, born in the middle block */
+    uint64_t resident_bytes;  /* before the first step: weights, buffers, batch */
+    uint64_t context_bytes;   /* CUDA context and libraries, in process */
+    int32_t bound_rows;       /* measured rows behind the interval of the allocated tier */
+    int32_t note_count;
+    ftmem_note notes[FTMEM_NOTE_CAPACITY];
+} ftmem_memory;
+
+/* Memory of one GPU for one job. Touches no memory but the stack and *memory. */
+FTMEM_API ftmem_status ftmem_predict_memory(const ftmem_job *job, ftmem_memory *memory, ftmem_error *error);
+/* The job with every default filled in (the adapter too, if adapter is not NULL). */
+FTMEM_API ftmem_status ftmem_resolve(const ftmem_job *job, ftmem_job *resolved, ftmem_adapter *adapter, ftmem_error *error);
+/* The sentence of a note, cut to capacity; *needed (may be NULL) gets the full length + 1. */
+FTMEM_API ftmem_status ftmem_note_text(const ftmem_note *note, char *buffer, size_t capacity, size_t *needed);
+
+typedef struct ftmem_parameters {
+    uint32_t struct_size;
+    uint32_t reserved;
+    int64_t total;     /* shared matrices once */
+    int64_t trainable; /* with adapters, freezing and modules_to_save */
+    int64_t embedding; /* token embedding */
+    int64_t head;      /* 0 when tied */
+    int64_t block;     /* one block */
+    int64_t adapters;  /* LoRA matrices */
+} ftmem_parameters;
+FTMEM_API ftmem_status ftmem_count_parameters(const ftmem_job *job, ftmem_parameters *out, ftmem_error *error);
+
+/* ---------------------------------------------------------------------------------------------- first answers */
+
+/* One single change to a job, and what it does to memory. */
+enum {
+    FTMEM_FIX_RECOMPUTE = 1, FTMEM_FIX_FUSED_LOSS = 2, FTMEM_FIX_CHUNKED_LOSS = 3, FTMEM_FIX_HALVE_BATCH = 4, FTMEM_FIX_BATCH_ONE = 5,
+    FTMEM_FIX_OPTIMIZER_8BIT = 6, FTMEM_FIX_OPTIMIZER_PAGED = 7, FTMEM_FIX_HALVE_SEQUENCE = 8, FTMEM_FIX_PURE_BF16 = 9, FTMEM_FIX_LORA = 10,
+    FTMEM_FIX_QLORA = 11, FTMEM_FIX_ATTENTION_SDPA = 12, FTMEM_FIX_EVAL_BATCH_ONE = 13, FTMEM_FIX_DROP_OUTPUTS = 14,
+    FTMEM_FIX_AUTOCAST = 15, FTMEM_FIX_FUSED_OPTIMIZER = 16, FTMEM_FIX_EXPANDABLE = 17, FTMEM_FIX_END = 18
+};
+typedef struct ftmem_fix {
+    int32_t code;    /* FTMEM_FIX_... */
+    int32_t verdict; /* after the change */
+    const char *text;/* what to change, in the field's words; static text */
+    ftmem_range process;
+    int64_t value;   /* new micro-batch, sequence, ... where one applies */
+} ftmem_fix;
+/* Predicts each single change again and returns those that lower the peak: fitting ones first, then by memory.
+   Writes at most `capacity`; *count gets how many there are. */
+FTMEM_API ftmem_status ftmem_fixes(const ftmem_job *job, ftmem_fix *fixes, int32_t capacity, int32_t *count, ftmem_error *error);
+
+/* "Your sum": the bytes-per-parameter rule that people use for this method, term by term, beside the prediction. */
+typedef struct ftmem_sum_term {
+    const char *name;    /* "weights", "gradients", ... */
+    double bytes_per_parameter; /* of the rule; 0: the rule has no such term */
+    uint64_t rule_bytes; /* what the rule says */
+    uint64_t ours_bytes; /* what is alive at the peak */
+} ftmem_sum_term;
+#define FTMEM_SUM_CAPACITY 6
+FTMEM_API ftmem_status ftmem_your_sum(const ftmem_job *job, ftmem_sum_term terms[FTMEM_SUM_CAPACITY], int32_t *count, ftmem_error *error);
+
+/* --------------------------------------------------------------------------------------------- the handbook */
+
+/* Rules of thumb, for quick sums; GB = 1e9 bytes. They are quoted, not endorsed: see docs/handbook.md. */
+FTMEM_API double ftmem_handbook_bytes_per_parameter(int32_t dtype);                       /* fp32 4, bf16/fp16 2, int8 1, nf4/fp4 0.5; 0: unknown */
+/* weights + gradients + optimizer states of full AdamW training: fp32 4+4+8, 16-bit 2+2+8 bytes a parameter. */
+FTMEM_API double ftmem_handbook_full_bytes(double parameters, int32_t dtype);
+/* The book's estimate_memory: weights + gradients + fp32 states + batch x sequence x 4096 x 4 bytes. */
+FTMEM_API double ftmem_handbook_estimate_bytes(double parameters, double micro_batch, double sequence, int32_t dtype);
+
+/* ------------------------------------------------------------------------------------------------ formatting */
+
+/* "12.3 GiB" (two significant decimals, locale-free). Returns the length needed, terminator not counted. */
+FTMEM_API size_t ftmem_format_gib(uint64_t bytes, char *buffer, size_t capacity);
+
+/* ---------------------------------------------------------------------------------------------- initialisers */
+
+FTMEM_API ftmem_status ftmem_error_init(ftmem_error *x, size_t size);
+FTMEM_API ftmem_status ftmem_model_init(ftmem_model *x, size_t size);
+FTMEM_API ftmem_status ftmem_adapter_init(ftmem_adapter *x, size_t size);
+FTMEM_API ftmem_status ftmem_gpu_init(ftmem_gpu *x, size_t size);
+FTMEM_API ftmem_status ftmem_job_init(ftmem_job *x, size_t size);
+FTMEM_API ftmem_status ftmem_memory_init(ftmem_memory *x, size_t size);
+FTMEM_API ftmem_status ftmem_parameters_init(ftmem_parameters *x, size_t size);
+
+#ifdef __cplusplus
+}
+template <typename T> inline T ftmem__init() { T x = T(); x.struct_size = (uint32_t)sizeof(T); return x; }
+#define FTMEM__INIT(type) ftmem__init<type>()
+#else
+#define FTMEM__INIT(type) { .struct_size = (uint32_t)sizeof(type) }
+#endif
+#define FTMEM_ERROR_INIT FTMEM__INIT(ftmem_error)
+#define FTMEM_MODEL_INIT FTMEM__INIT(ftmem_model)
+#define FTMEM_ADAPTER_INIT FTMEM__INIT(ftmem_adapter)
+#define FTMEM_GPU_INIT FTMEM__INIT(ftmem_gpu)
+#define FTMEM_JOB_INIT FTMEM__INIT(ftmem_job)
+#define FTMEM_MEMORY_INIT FTMEM__INIT(ftmem_memory)
+#define FTMEM_PARAMETERS_INIT FTMEM__INIT(ftmem_parameters)
+
+#endif /* FTMEM_H */
