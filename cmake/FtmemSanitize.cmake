@@ -1,0 +1,11 @@
+# FTMEM_SANITIZE=address;undefined;... for every target of this project
+if(NOT FTMEM_SANITIZE)
+    return()
+endif()
+string(REPLACE ";" "," FTMEM_SANITIZE "${FTMEM_SANITIZE}")
+string(REGEX REPLACE "(^|,)fuzzer(,|$)" "\\1fuzzer-no-link\\2" flags "${FTMEM_SANITIZE}") # the fuzz targets bring the main()
+if(flags MATCHES "undefined")
+    string(APPEND flags ",float-divide-by-zero")
+endif()
+add_compile_options(-fsanitize=${flags} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+add_link_options(-fsanitize=${flags})
