@@ -13,114 +13,121 @@
 
 #include "common.h"
 
-enum { FTMEM__MAX_NODES = 224, FTMEM__MAX_STORES = 192, FTMEM__NO_NODE = -1, FTMEM__LEAF = -2, FTMEM__INPUT = -3 };
+enum { FTMEM__MAX_NODES = 224, FTMEM__MAX_STORES = 224 };
+enum { FTMEM__NO_NODE = -1, FTMEM__LEAF = -2, FTMEM__INPUT = -3 }; /* ftmem__var.node besides a node's number */
 
 /* Primitive operations: one row each in ops.inc. */
 typedef enum ftmem__op {
-#define FTMEM__OP(id, name, saves) FTMEM__OP_##id,
+#define FTMEM__OP(id, name, forward, saves, backward, temporaries) FTMEM__OP_##id,
 #include "ops.inc"
 #undef FTMEM__OP
     FTMEM__OP_END
 } ftmem__op;
 
 typedef struct ftmem__store {
-    int64_t bytes;       /* rounded to 512, 0 in a free slot */
-    int64_t rows, cols;  /* for reports */
-    int16_t refs;
+    int64_t bytes;      /* rounded to 512 */
+    int64_t rows, cols; /* for reports */
+    int16_t refs;       /* 0: a free slot, and rows is the next free one */
     uint8_t tensor_class, dtype, op, part;
-    bool cached;         /* autocast's cache holds one reference */
+    bool cached;        /* autocast's cache holds one of the references */
 } ftmem__store;
 
-/* A value on the tape. Copies do not own: one owner calls ftmem__drop. */
+/* A value on the tape. Copies do not own: the one owner calls ftmem__drop. */
 typedef struct ftmem__var {
-    int64_t n;      /* elements */
-    int64_t cols;   /* of the last dimension */
-    int16_t store;  /* -1: lives outside the tape (weights, tables) */
-    int16_t node;   /* producer, or FTMEM__LEAF (a parameter), FTMEM__INPUT (the segment's input), FTMEM__NO_NODE */
-    uint8_t slot;   /* which output of the producer */
+    int64_t n;     /* elements */
+    int64_t cols;  /* of the last dimension */
+    int16_t store; /* -1: lives outside the tape (weights, tables) */
+    int16_t node;  /* producer, or FTMEM__LEAF (a parameter), FTMEM__INPUT (the segment's input), FTMEM__NO_NODE */
+    uint8_t slot;  /* which output of the producer */
     uint8_t dtype;
-    bool grad;      /* requires a gradient */
+    bool grad;     /* requires a gradient */
 } ftmem__var;
 
 typedef struct ftmem__node {
-    int64_t in_n[3];
-    int64_t out_n[3];
-    int64_t work;         /* bytes of kernel workspace in backward */
-    double flops;         /* of backward, for each operand that needs a gradient */
-    int16_t in_node[3];
-    int16_t save[4];
-    int16_t grad[3];      /* arriving gradients by output, -1: none yet */
-    int16_t in_cols[3];   /* unused lanes are 0 */
-    uint8_t in_slot[3], in_dtype[3], out_dtype[3];
-    uint8_t op, inputs, outs, need, part;
-    uint8_t saves;
+    int64_t in_n[3], out_n;
+    int64_t in_cols[3];
+    int64_t work;    /* bytes that the backward kernel allocates inside itself */
+    double flops;    /* of backward for each operand that needs a gradient */
+    int16_t in_node[3], save[6], grad[3]; /* grad: arrived gradients by output, -1: none yet */
+    uint8_t in_slot[3], in_dtype[3];
+    uint8_t op, inputs, outs, need, part, out_dtype, saves;
 } ftmem__node;
 
 typedef enum ftmem__mode {
     FTMEM__NO_GRAD, /* evaluation, or the first pass of a reentrant checkpoint: no nodes */
     FTMEM__FORGET,  /* a checkpointed forward: results need gradients, nothing is kept */
-    FTMEM__RECORD   /* ordinary training */
+    FTMEM__RECORD,  /* ordinary training */
+    FTMEM__GHOST    /* nodes without storage: the graph of a checkpointed block before it is recomputed */
 } ftmem__mode;
 
-/* Called at the event `stop_at` of a second walk: the moment of the peak, with everything alive on this tape. */
-struct ftmem__tape;
-typedef void ftmem__capture(void *context, const struct ftmem__tape *tape);
+typedef struct ftmem__tape ftmem__tape;
+/* Called at event `stop_at` of a second walk: the moment of the peak, with everything alive on this tape. */
+typedef void ftmem__capture(void *context, const ftmem__tape *tape, ftmem__op op);
 
-typedef struct ftmem__tape {
-    int64_t live, peak;          /* bytes on this tape now, and the most since ftmem__tape_phase */
-    int32_t event, peak_event;   /* allocations counted since the tape was made */
-    int32_t stop_at;             /* event to capture at; 0: none */
+struct ftmem__tape {
+    int64_t live, peak;      /* bytes on this tape now, and the most since ftmem__tape_mark */
+    int32_t event, peak_event; /* allocations since the tape was started */
+    int32_t stop_at;         /* event to capture at; 0: none */
     ftmem__capture *capture;
     void *context;
-    double flops;                /* since ftmem__tape_phase */
-    int32_t nodes;
-    int32_t high;                /* slots in use or once in use */
-    int16_t free_head, grad_in;  /* free list; gradient of the segment's input */
-    int64_t big_cols;            /* vocabulary: tensors this wide are logits */
-    uint8_t mode, birth, part, overflow;
-    bool backward, sm90, cublas_used, keep_leaf_grads, in_loss;
-    int64_t leaf_bytes;          /* parameter gradients delivered so far */
-    int64_t cached_bytes;        /* only autocast's cache holds these */
-    int16_t next_free[FTMEM__MAX_STORES];
+    double flops;            /* since ftmem__tape_mark */
+    int64_t big_cols;        /* vocabulary: tensors this wide are logits */
+    int64_t leaf_bytes;      /* parameter gradients delivered */
+    int64_t cache_only_bytes;/* released by ftmem__cache_clear */
+    int32_t nodes, stop_after; /* stop_after: node with which a recomputation ends early, -1: none */
+    int16_t high, free_head; /* stores ever used; free list */
+    int16_t grad_in;         /* gradient of the segment's input, -1: none */
+    uint8_t mode, birth;     /* ftmem__mode; class of new tensors */
+    uint8_t part;            /* FTMEM__PART_..., of new tensors */
+    uint8_t cublas;          /* bit 0: count workspaces, 1: forward has its own, 2: backward has, 3: of Hopper's size */
+    bool backward, exhausted, stopped, replay;
+    bool sum_leaves;         /* gradients exist already: new ones are added and freed */
     ftmem__store stores[FTMEM__MAX_STORES];
     ftmem__node node[FTMEM__MAX_NODES];
-} ftmem__tape;
+};
 
-int64_t ftmem__dtype_bytes(int32_t dtype, int64_t elements); /* of plain dtypes */
+int64_t ftmem__bytes(int32_t dtype, int64_t elements); /* of plain dtypes */
 int64_t ftmem__round512(int64_t bytes);
 const char *ftmem__op_name(int32_t op);
 
-void ftmem__tape_start(ftmem__tape *tape, int64_t big_cols, bool sm90);
-void ftmem__tape_phase(ftmem__tape *tape); /* peak = live now, flops = 0 */
+void ftmem__tape_start(ftmem__tape *tape, int64_t big_cols);
+void ftmem__tape_mark(ftmem__tape *tape); /* a phase begins: peak = live, flops = 0 */
 
 /* Storage. */
 int16_t ftmem__alloc(ftmem__tape *tape, ftmem__op op, int64_t n, int64_t cols, int32_t dtype, int32_t tensor_class);
+int16_t ftmem__alloc_bytes(ftmem__tape *tape, ftmem__op op, int64_t bytes, int32_t tensor_class);
 void ftmem__hold(ftmem__tape *tape, int16_t store);
 void ftmem__release(ftmem__tape *tape, int16_t store);
-void ftmem__drop(ftmem__tape *tape, ftmem__var value);                 /* release the owner's reference */
-void ftmem__scratch(ftmem__tape *tape, ftmem__op op, int64_t n, int64_t cols, int32_t dtype, int32_t tensor_class); /* allocate and free at once */
+void ftmem__drop(ftmem__tape *tape, ftmem__var value);
 
 /* Values. */
 ftmem__var ftmem__weight(int64_t n, int64_t cols, int32_t dtype, bool trained);
-ftmem__var ftmem__constant(int64_t n, int64_t cols, int32_t dtype);       /* outside the tape, no gradient */
+ftmem__var ftmem__constant(int64_t n, int64_t cols, int32_t dtype); /* outside the tape, no gradient */
 ftmem__var ftmem__input(ftmem__tape *tape, int64_t n, int64_t cols, int32_t dtype, bool grad); /* alive on the tape */
+ftmem__var ftmem__keep(ftmem__tape *tape, ftmem__var value); /* a second owner */
 
 /* Primitives. Each returns a new value that the caller owns; inputs stay owned by the caller. */
-ftmem__var ftmem__cast(ftmem__tape *tape, ftmem__var x, int32_t dtype); /* same dtype: the same storage, held once more */
-ftmem__var ftmem__cast_cached(ftmem__tape *tape, ftmem__var w, int32_t dtype); /* a weight under autocast */
-ftmem__var ftmem__unary(ftmem__tape *tape, ftmem__op op, ftmem__var x);  /* elementwise, saved by the op's row */
-ftmem__var ftmem__binary(ftmem__tape *tape, ftmem__op op, ftmem__var a, ftmem__var b); /* ADD, MUL: broadcasting by size, promoting by dtype */
-ftmem__var ftmem__reduce(ftmem__tape *tape, ftmem__op op, ftmem__var x, int64_t n); /* MEAN over the last dimension and the like */
-ftmem__var ftmem__matmul(ftmem__tape *tape, ftmem__var x, ftmem__var w, int64_t out_cols, bool bias_trained, int64_t bias_n);
-ftmem__var ftmem__clone(ftmem__tape *tape, ftmem__op op, ftmem__var x, int64_t n); /* CLONE, EXPAND (n > x.n), NEG, CAT ... */
-ftmem__var ftmem__node_var(ftmem__tape *tape, ftmem__op op, const ftmem__var *inputs, int32_t count, int64_t n, int64_t cols, int32_t dtype); /* generic */
-ftmem__node *ftmem__last_node(ftmem__tape *tape);
-void ftmem__save(ftmem__tape *tape, ftmem__node *node, int16_t store);
-int64_t ftmem__elements(const ftmem__var *x);
+ftmem__var ftmem__apply(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, int64_t n, int64_t cols, int32_t dtype);
+ftmem__var ftmem__unary(ftmem__tape *tape, ftmem__op op, ftmem__var x); /* elementwise */
+ftmem__var ftmem__binary(ftmem__tape *tape, ftmem__op op, ftmem__var a, ftmem__var b); /* broadcasts and promotes */
+ftmem__var ftmem__cast(ftmem__tape *tape, ftmem__var x, int32_t dtype); /* the same dtype: the same value, held once more */
+ftmem__var ftmem__cast_weight(ftmem__tape *tape, ftmem__var w, int32_t dtype); /* autocast: a trained fp32 weight is cached */
+ftmem__var ftmem__matmul(ftmem__tape *tape, ftmem__op op, ftmem__var x, ftmem__var w, const ftmem__var *bias, int64_t n, int64_t cols, double flops);
+void ftmem__split(ftmem__tape *tape, ftmem__var x, int32_t count, const int64_t *n, ftmem__var *out); /* x's owner keeps x */
+/* The node of the last apply, to which a kernel's own saved tensors and workspace are added; NULL when nothing was recorded. */
+ftmem__node *ftmem__recorded(ftmem__tape *tape, ftmem__var value);
+void ftmem__save_new(ftmem__tape *tape, ftmem__var result, int64_t n, int64_t cols, int32_t dtype); /* allocate and keep (log-sum-exp, dropout mask) */
+void ftmem__save_var(ftmem__tape *tape, ftmem__var result, ftmem__var kept);
 
-/* Backward from `root`, whose gradient has just been allocated and is handed over. */
+/* Backward from `root`, whose gradient the caller has allocated and hands over. */
 void ftmem__backward(ftmem__tape *tape, ftmem__var root, int16_t gradient);
-/* Ends the autocast context: its cache lets go. */
-void ftmem__cache_clear(ftmem__tape *tape);
+/* The same in two parts, for a block that is recomputed in between: nodes above `last` (a node number) run first. */
+void ftmem__backward_above(ftmem__tape *tape, ftmem__var root, int16_t gradient, int32_t last);
+void ftmem__backward_rest(ftmem__tape *tape);
+int32_t ftmem__last_saving(const ftmem__tape *tape); /* the last node that saves anything, -1: none */
+void ftmem__replay(ftmem__tape *tape, int32_t last); /* record again over a ghost graph, and stop with node `last` */
+/* Hands a gradient to one value: to its producer, its parameter, or the segment's input. */
+void ftmem__deliver(ftmem__tape *tape, ftmem__var to, int16_t gradient);
+void ftmem__cache_clear(ftmem__tape *tape); /* the autocast context ends */
 
 #endif

@@ -15,8 +15,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 EXCLUDED = {"ftmem_json.c"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[^\n]*\n', re.M)
-# Comments, text and character literals are passed over; what is left is tokens.
 MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+([A-Za-z_]\w*)", re.M)
+# Comments, text and character literals are passed over; what is left is tokens.
 TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|[A-Za-z_]\w*|[0-9][\w.]*|->|\n|[^\w\s]', re.S)
 WORD = re.compile(r"[A-Za-z_]\w*\Z")
 

@@ -1,0 +1,443 @@
+"""Keyword arguments -> fields of the C structs."""
+from __future__ import annotations
+
+import numbers
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping
+
+from ftmem import _fields, _model
+from ftmem._core import CData, MEMORY_SIZE, NULL, call, copy, encode, failure, ffi, lib, names, new, text
+from ftmem._errors import Conflict, FtmemError, Missing, OutOfRange, UnknownKeyword, UnknownName, Unsupported, WrongType
+from ftmem._types import Gpu
+
+if TYPE_CHECKING:
+    from ftmem._prediction import Prediction
+
+Values = dict  # path -> value as given
+
+ALIASES = {
+    "batch_size": "job.micro_batch",
+    "per_device_train_batch_size": "job.micro_batch",
+    "micro_batch_size": "job.micro_batch",
+    "seq_len": "job.sequence",
+    "seq_length": "job.sequence",
+    "max_length": "job.sequence",
+    "max_seq_length": "job.sequence",
+    "sequence_length": "job.sequence",
+    "gradient_accumulation_steps": "job.accumulation",
+    "eval_batch_size": "job.eval_batch",
+    "per_device_eval_batch_size": "job.eval_batch",
+    "num_labels": "job.classes",
+    "r": "adapter.rank",
+    "lora_r": "adapter.rank",
+    "target_modules": "adapter.targets",
+    "method": "adapter.kind",
+    "gradient_checkpointing": "job.recompute",
+    "optim": "job.optimizer",
+    "attn_implementation": "job.attention",
+}
+PRECISIONS = {
+    "bf16": ("bf16", "auto"), "fp16": ("fp16", "auto"), "fp32": ("fp32", "auto"),
+    "amp_bf16": ("fp32", "bf16"), "amp_fp16": ("fp32", "fp16"),
+}  # dtype of the weights, autocast
+METHODS = ("full", "lora", "qlora", "lora8")
+OPTIMIZERS = {
+    "adamw_torch": "adamw", "adamw_torch_fused": "adamw_fused", "adamw_bnb_8bit": "adamw_8bit", "paged_adamw": "paged_adamw_32bit",
+}
+NOT_MODELLED_OPTIMIZERS = (
+    "lion", "paged_lion", "galore", "apollo", "lomo", "adalomo", "grokadamw", "schedule_free", "rmsprop", "ademamix",
+    "paged_ademamix", "adagrad", "adamw_torch_xla", "adamw_torch_npu", "adamw_apex", "adamw_anyprecision", "adamw_torch_4bit",
+    "adamw_torch_8bit", "stable_adamw", "muon", "adamw_hf",
+)
+ATTENTIONS = {"flash_attention_2": "flash2", "flash_attn_2": "flash2"}
+NOT_MODELLED_ATTENTIONS = ("flash_attention_3", "flash_attention_4", "flex_attention", "paged", "kernels-community")
+# Known to users, not to this version: refused by name. The second part says what is meant by a value that changes nothing.
+NOT_MODELLED: dict[str, tuple[Any, ...]] = {
+    "tokens": (), "gpus": (1,), "num_gpus": (1,), "world_size": (1,), "nproc_per_node": (1,), "deepspeed": (False, ""), "fsdp": (False, ""),
+    "zero_stage": (0,), "tensor_parallel": (1,), "pipeline_parallel": (1,), "context_parallel": (1,), "offload": (False,), "torch_compile": (False,),
+}
+# Values that change nothing about memory.
+NEUTRAL = frozenset(("lora_alpha", "learning_rate", "seed"))
+# Zero means "default" to C; whoever writes one of these as 0 made a mistake.
+NEVER_ZERO = frozenset(
+    ["job." + m for m in ("micro_batch", "sequence", "accumulation", "eval_batch", "loss_chunk_tokens", "recompute_every", "classes")]
+    + ["model." + m for m in ("hidden", "layers", "heads", "kv_heads", "head_dim", "vocab", "ffn")] + ["adapter.rank", "gpu.memory_bytes"]
+)
+ON, OFF = ("true", "on", "yes", "1"), ("false", "off", "no", "0")
+BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?)B", re.I)
+SAVED = {
+    "embed": ("embed_tokens", "wte", "embed_in", "word_embeddings", "embed", "embedding", "embeddings"),
+    "head": ("lm_head", "embed_out", "head", "output", "score", "classifier"),
+}
+
+
+# --------------------------------------------------------------------------------------------------- friendly names
+
+
+def switch(name: str, value: Any) -> bool:
+    """True or False from what people and command lines write."""
+    if isinstance(value, (bool, numbers.Integral)) and value in (0, 1):
+        return bool(value)
+    word = str(value).lower()
+    if word in ON or word in OFF:
+        return word in ON
+    raise WrongType(f"{name} is {value!r}, but must be true or false.", name, str(value))
+
+
+def choice(name: str, value: Any, known: Iterable[str]) -> str:
+    word = str(getattr(value, "value", value)).lower()
+    word = _model.DTYPES.get(word, word)
+    if word in known:
+        return word
+    raise UnknownName(f"{name} is {value!r}; there are {', '.join(known)}.", name, str(value))
+
+
+def expand_method(name: str, value: Any) -> Values:
+    word = choice(name, value, METHODS)
+    return {"adapter.kind": "none" if word == "full" else word}
+
+
+def expand_precision(name: str, value: Any) -> Values:
+    dtype, autocast = PRECISIONS[choice(name, value, PRECISIONS)]
+    return {"job.dtype": dtype, "job.autocast": autocast}
+
+
+def expand_recompute(name: str, value: Any) -> Values:
+    word = str(value).lower()
+    if word in names("recompute"):
+        return {"job.recompute": word}
+    try:
+        return {"job.recompute": "full" if switch(name, value) else "none"}
+    except WrongType:
+        raise UnknownName(f"{name} is {value!r}; there are true, false, {', '.join(names('recompute'))}.", name, str(value)) from None
+
+
+def expand_mixed(name: str, value: Any) -> Values:
+    return {"job.autocast": name} if switch(name, value) else {}
+
+
+def expand_liger(name: str, value: Any) -> Values:
+    return {"job.loss": "fused"} if switch(name, value) else {}
+
+
+def expand_optimizer(name: str, value: Any) -> Values:
+    word = str(getattr(value, "value", value)).lower()
+    if word.startswith(NOT_MODELLED_OPTIMIZERS):
+        raise Unsupported(f"{name} {word} is not modelled; there are {', '.join(names('optimizer')[1:])}.", name, word)
+    return {"job.optimizer": OPTIMIZERS.get(word, word)}
+
+
+def expand_attention(name: str, value: Any) -> Values:
+    word = str(value).lower()
+    if word.startswith(NOT_MODELLED_ATTENTIONS):
+        raise Unsupported(f"{name} {word} is not modelled; there are {', '.join(names('attention')[1:])}.", name, word)
+    return {"job.attention": ATTENTIONS.get(word, word)}
+
+
+EXPANDERS: dict[str, Callable[[str, Any], Values]] = {
+    "method": expand_method, "precision": expand_precision, "gradient_checkpointing": expand_recompute, "recompute": expand_recompute,
+    "bf16": expand_mixed, "fp16": expand_mixed, "use_liger_kernel": expand_liger, "optim": expand_optimizer,
+    "optimizer": expand_optimizer, "attn_implementation": expand_attention, "attention": expand_attention,
+}
+for _path in ("job.recompute", "job.optimizer", "job.attention"):
+    EXPANDERS[_path] = EXPANDERS[_path.split(".")[1]]
+FRIENDLY = tuple(dict.fromkeys(("gpu", *EXPANDERS, *ALIASES)))
+
+
+@lru_cache(maxsize=None)
+def known_keywords() -> frozenset[str]:
+    return frozenset(_fields.keywords()) | frozenset(FRIENDLY)
+
+
+def canonical(given: Mapping[str, Any]) -> Values:
+    """{path: value} from keyword arguments; None stands for "as if it were not given"."""
+    values: Values = {}
+    source: dict[str, str] = {}
+    for name, value in given.items():
+        for path, one in expand(name, value).items():
+            if values.get(path) is not None and one is not None and values[path] != one:
+                raise Conflict(f"{source[path]} and {name} both set {path}, to {values[path]} and {one}.", path, str(one))
+            if values.get(path) is None:
+                values[path], source[path] = one, name
+    return values
+
+
+def expand(name: str, value: Any) -> Values:
+    if name == "gpu":
+        return {"gpu": value}
+    if name in NOT_MODELLED:
+        if value is None or any(value == harmless and type(value) is type(harmless) for harmless in NOT_MODELLED[name]):
+            return {}
+        raise Unsupported(f"{name} is not modelled in this version.", name, str(value))
+    if name in NEUTRAL:
+        return {}
+    path = ALIASES.get(name) or _fields.keywords().get(name)
+    if name in EXPANDERS and value is not None:
+        return EXPANDERS[name](name, value)
+    if name in EXPANDERS:
+        return {} if path is None else {path: None}
+    if path is None:
+        close = _fields.nearest(name, known_keywords())
+        hint = f"did you mean {' or '.join(close)}?" if close else "ftmem.fields() lists all of them."
+        raise UnknownKeyword(f"there is no keyword {name}; {hint}", name, str(value))
+    return {path: value}
+
+
+# ------------------------------------------------------------------------------------------------ values into structs
+
+
+def as_text(path: str, value: Any) -> str:
+    """The text that ftmem_set reads."""
+    row = _fields.table()[path]
+    value = getattr(value, "value", value) if row.type == "enum" else value
+    if isinstance(value, bool):
+        if row.enum != "switch":
+            raise WrongType(f"{path} is {value}, but must be {kind(row)}.", path, str(value))
+        return "on" if value else "off"
+    if isinstance(value, numbers.Integral):
+        return checked_zero(path, str(int(value)))
+    if isinstance(value, numbers.Real):
+        real = float(value)
+        return checked_zero(path, str(int(real)) if row.type == "int" and real.is_integer() else repr(real))
+    word = str(value).strip()
+    if row.unit == "bytes" or path.endswith("_bytes"):
+        word = bytes_text(word)
+    if path.endswith("_version"):
+        word = version_text(path, word)
+    if row.enum == "switch" and word.lower() in ON + OFF:
+        word = "on" if word.lower() in ON else "off"
+    return checked_zero(path, _model.DTYPES.get(word.lower(), word) if row.enum == "dtype" else word)
+
+
+def kind(row: _fields.Row) -> str:
+    if row.type == "enum":
+        return f"one of {', '.join(names(row.enum))}"
+    return {"int": "a whole number", "real": "a number", "set": "a list of names", "text": "a text"}[row.type]
+
+
+def checked_zero(path: str, word: str) -> str:
+    if path in NEVER_ZERO and word.strip("0") == "" and word:
+        raise OutOfRange(f"{path} is 0, but must be at least 1.", path, word)
+    return word
+
+
+def bytes_text(word: str) -> str:
+    """"1.5GiB" -> "1610612736"."""
+    match = BYTES.fullmatch(word)
+    if not match:
+        return word
+    base = 1024 if match[2].lower().endswith("i") else 1000
+    return str(int(float(match[1]) * base ** ("KMGT".index(match[2][0].upper()) + 1)))
+
+
+def version_text(path: str, word: str) -> str:
+    """"4.57.1" -> "457", major x 100 + minor."""
+    parts = word.split(".")
+    if len(parts) < 2 or not (parts[0].isdecimal() and parts[1].isdecimal()):
+        return word
+    if int(parts[1]) > 99:
+        raise OutOfRange(f"{path} is {word}; the minor number is at most 99.", path, word)
+    return str(int(parts[0]) * 100 + int(parts[1]))
+
+
+def words(path: str, value: Any) -> list[str]:
+    """A list of names from a list, or from a text with commas."""
+    if isinstance(value, str):
+        value = value.split(",")
+    if not isinstance(value, (list, tuple, set, frozenset)) or not all(isinstance(v, str) for v in value):
+        raise WrongType(f"{path} is {value!r}, but must be a name or a list of names.", path, str(value))
+    found = [v.strip() for v in (sorted(value) if isinstance(value, (set, frozenset)) else value)]
+    if not all(found):
+        raise WrongType(f"{path} holds an empty name.", path, "")
+    return found
+
+
+def put_targets(adapter: CData, model: CData, value: Any) -> None:
+    path = "adapter.targets"
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        call(lib.ftmem_set, path.encode(), str(int(value)).encode(), adapter)
+        return
+    for word in words(path, value):
+        if re.search(r"[*+?()|\\\[\]^$]", word) or any(part.isdecimal() for part in word.split(".")):
+            raise Unsupported(f"{path} {word} selects modules by pattern or layer, which is not modelled; give module names.", path, word)
+        call(lib.ftmem_adapter_target, adapter, model, encode(word.rsplit(".", 1)[-1], path))
+
+
+def put_saved(adapter: CData, model: CData, value: Any) -> None:
+    path, bits = "adapter.modules_to_save", 0
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        bits = int(value)
+    else:
+        for word in words(path, value):
+            bits |= saved_part(path, word.rsplit(".", 1)[-1], model)
+    put_bits(adapter, "modules_to_save", bits, path)
+
+
+def saved_part(path: str, word: str, model: CData) -> int:
+    for part, role in (("embed", lib.FTMEM_ROLE_EMBED), ("head", lib.FTMEM_ROLE_HEAD)):
+        if word in SAVED[part] or word == text(lib.ftmem_role_module(model, role)).rsplit(".", 1)[-1]:
+            return _fields.PARTS[part]
+    raise Unsupported(f"{path} {word} is not modelled; the embedding and the head are.", path, word)
+
+
+def put_freeze(job: CData, value: Any) -> None:
+    path, bits = "job.freeze", 0
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        bits = int(value)
+    else:
+        for word in words(path, value):
+            if word not in _fields.PARTS:
+                raise UnknownName(f"{path} is {word!r}; there are {', '.join(_fields.PARTS)}.", path, word)
+            bits |= _fields.PARTS[word]
+    put_bits(job, "freeze", bits, path)
+
+
+def put_bits(struct: CData, member: str, bits: int, path: str) -> None:
+    if not 0 <= bits < 1 << 31:
+        raise OutOfRange(f"{path} is {bits}, which is no set of parts.", path, str(bits))
+    setattr(struct, member, getattr(struct, member) | bits)
+
+
+def put_gpu(job: CData, value: Any) -> None:
+    if isinstance(value, Gpu):
+        job.gpu.name = encode(value.name, "gpu.name")[:63]
+        for member in ("memory_bytes", "torch_bytes", "sm_arch", "sm_count", "vendor"):
+            put_number(job.gpu, member, getattr(value, member))
+    elif isinstance(value, str):
+        if value == "auto":
+            put_gpu(job, visible_gpu())
+        else:
+            call(lib.ftmem_gpu_find, encode(value, "gpu"), ffi.addressof(job, "gpu"))
+    else:
+        raise WrongType(f'gpu is {value!r}; give a name, "auto", an ftmem.Gpu or None.', "gpu", str(value))
+
+
+def put_number(struct: CData, member: str, value: int) -> None:
+    try:
+        setattr(struct, member, value)
+    except (OverflowError, TypeError):
+        raise WrongType(f"gpu.{member} is {value!r}, but must be a whole number.", f"gpu.{member}", str(value)) from None
+
+
+def visible_gpu() -> Gpu:
+    """The current CUDA device of a torch that the caller has imported."""
+    import sys
+
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is None or not cuda.is_available():
+        raise Missing('gpu is "auto", but no imported torch sees a CUDA device; name the GPU.', "gpu", "auto")
+    seen = cuda.get_device_properties(cuda.current_device())
+    total, arch = int(seen.total_memory), int(seen.major) * 10 + int(seen.minor)
+    found = new("ftmem_gpu")
+    try:
+        call(lib.ftmem_gpu_find, encode(str(seen.name), "gpu"), found)
+        known = abs(int(found.memory_bytes) - total) < total // 8  # the name's card, not a slice of it
+    except FtmemError:
+        known = False
+    name, memory = (text(found.name), int(found.memory_bytes)) if known else (str(seen.name), total)
+    return Gpu(name, memory, total, arch, int(getattr(seen, "multi_processor_count", 0)), 0)
+
+
+# -------------------------------------------------------------------------------------------------------------- job
+
+
+def adapter_kind(values: Values) -> bool:
+    """Whether there is an adapter; its fields without a method are a mistake, not something to ignore."""
+    stray = [p for p, v in values.items() if p.startswith("adapter.") and p != "adapter.kind" and v is not None]
+    kind_given = values.get("adapter.kind")
+    if kind_given is not None and str(kind_given) not in ("none", "0"):
+        return True
+    if stray and kind_given is None:
+        raise Missing(f'{stray[0]} was given without a method; say method="lora", "qlora" or "lora8".', "method", "")
+    if stray:
+        raise Conflict(f"{stray[0]} was given, but full fine-tuning has no adapter.", stray[0], str(values[stray[0]]))
+    return False
+
+
+class Job:
+    """A prepared question. It cannot be changed; replace() makes another one."""
+
+    __slots__ = ("_adapter", "_job", "_model", "_values", "label", "_source", "__weakref__")
+
+    def __init__(self, source: _model.Model, values: Values) -> None:
+        self._source, self._values, self.label = source, values, source.label
+        merged = {**source.hints, **{p: v for p, v in values.items() if v is not None}}
+        if "job.eval_batch" in merged:
+            merged.setdefault("job.eval", "on")
+        own = any(p.startswith("model.") for p in merged)
+        self._model = copy("ftmem_model", source.c) if own else source.c
+        self._adapter = new("ftmem_adapter") if adapter_kind(values) else None
+        self._job = new("ftmem_job")
+        self._fill(merged)
+        self._job.model = self._model
+        self._job.adapter = self._adapter if self._adapter is not None else NULL
+
+    def _fill(self, values: Values) -> None:
+        job, late = self._job, {}
+        objects = {"model": self._model, "adapter": self._adapter, "gpu": ffi.addressof(job, "gpu"), "job": job}
+        if "gpu" in values:
+            put_gpu(job, values["gpu"])
+        for path, value in values.items():
+            if path in ("adapter.targets", "adapter.modules_to_save", "job.freeze"):
+                late[path] = value
+            elif path != "gpu" and objects[path.split(".", 1)[0]] is not None:
+                call(lib.ftmem_set, path.encode(), encode(as_text(path, value), path), objects[path.split(".", 1)[0]])
+        if self._adapter is not None and "adapter.targets" in late:
+            put_targets(self._adapter, self._model, late["adapter.targets"])
+        if self._adapter is not None and "adapter.modules_to_save" in late:
+            put_saved(self._adapter, self._model, late["adapter.modules_to_save"])
+        if "job.freeze" in late:
+            put_freeze(job, late["job.freeze"])
+        for part in ("first_layers", "last_layers"):
+            if getattr(job, f"freeze_{part}"):
+                put_bits(job, "freeze", _fields.PARTS[part], "job.freeze")
+
+    def predict(self) -> Prediction:
+        """The memory of this job. About ten microseconds beside C's own time."""
+        from ftmem._prediction import Prediction
+
+        memory = ffi.new("ftmem_memory *")
+        memory.struct_size = MEMORY_SIZE
+        if lib.ftmem_predict_memory(self._job, memory, NULL):
+            raise failure(lib.ftmem_predict_memory, self._job, memory)
+        return Prediction(self, memory)
+
+    def replace(self, **keywords: Any) -> Job:
+        """The same question with some keywords changed; None takes one back to its default."""
+        changes = canonical(keywords)
+        values = {**self._values, **changes}
+        if values.get("adapter.kind") == "none" and "adapter.kind" in changes:
+            values = {p: v for p, v in values.items() if p == "adapter.kind" or p in changes or not p.startswith("adapter.")}
+        return Job(self._source, values)
+
+    def resolved(self) -> dict[str, Any]:
+        """Every field with its default filled in, by path."""
+        job, adapter = new("ftmem_job"), new("ftmem_adapter")
+        call(lib.ftmem_resolve, self._job, job, adapter if self._adapter is not None else NULL)
+        objects = {"job": job, "gpu": ffi.addressof(job, "gpu"), "model": self._model, "adapter": adapter}
+        if self._adapter is None:
+            del objects["adapter"]
+        return {p: _fields.read(objects[r.object], r) for p, r in _fields.table().items() if r.object in objects}
+
+    def __repr__(self) -> str:
+        given = "".join(f", {p}={v!r}" for p, v in self._values.items() if v is not None)
+        return f"<Job {self.label}{given}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return restore, (bytes(ffi.buffer(self._source.c)), self.label, self._source.hints, self._values)
+
+
+def restore(model: bytes, label: str, hints: dict[str, Any], values: Values) -> Job:
+    """Unpickles a Job."""
+    made = new("ftmem_model")
+    if len(model) != ffi.sizeof("ftmem_model"):
+        raise WrongType("the pickled job comes from another version of ftmem.", "model", "")
+    ffi.memmove(made, model, len(model))
+    return Job(_model.Model(made, label, hints), values)
+
+
+def prepare(model: Any = None, **keywords: Any) -> Job:
+    """A reusable job: the work of reading the model and the keywords is done once."""
+    values = canonical(keywords)
+    return Job(_model.resolve(model), values)

@@ -1,0 +1,354 @@
+/* Attention: rotation, and the kernels that transformers and torch choose between. */
+#include "lower.h"
+
+/* x[..., :half] and the like: a view, whose gradient is written into zeros of the whole. */
+static ftmem__var attention_slice(ftmem__tape *tape, ftmem__var x, int64_t cols)
+{
+    return ftmem__apply(tape, FTMEM__OP_SLICE, &x, 1, x.n / x.cols * cols, cols, x.dtype);
+}
+
+/* modeling_llama.py rotate_half */
+static ftmem__var attention_rotate_half(ftmem__tape *tape, ftmem__var x)
+{
+    ftmem__var pair[2], y;
+    pair[1] = attention_slice(tape, x, x.cols / 2);
+    pair[0] = attention_slice(tape, x, x.cols - x.cols / 2);
+    y = ftmem__unary(tape, FTMEM__OP_NEG, pair[0]);
+    ftmem__drop(tape, pair[0]);
+    pair[0] = y;
+    y = ftmem__apply(tape, FTMEM__OP_CAT, pair, 2, x.n, x.cols, x.dtype);
+    ftmem__drop(tape, pair[0]);
+    ftmem__drop(tape, pair[1]);
+    return y;
+}
+
+/* (x * cos) + (rotate_half(x) * sin); the tables are the model's, made once in the stream's dtype. */
+static ftmem__var attention_rotate_whole(ftmem__low *low, ftmem__var x)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var table = ftmem__constant(low->shape->s * x.cols, x.cols, low->shape->stream), straight, turned, y;
+    straight = ftmem__binary(tape, FTMEM__OP_MUL, x, table);
+    y = attention_rotate_half(tape, x);
+    turned = ftmem__binary(tape, FTMEM__OP_MUL, y, table);
+    ftmem__drop(tape, y);
+    y = ftmem__binary(tape, FTMEM__OP_ADD, straight, turned);
+    ftmem__drop(tape, turned);
+    ftmem__drop(tape, straight);
+    return y;
+}
+
+/* x keeps its owner. Families that rotate a part of each head join it with the rest again. */
+ftmem__var ftmem__low_rotate(ftmem__low *low, ftmem__var x)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t width = x.cols;
+    ftmem__var part[2], rotated, y;
+    x.cols = low->shape->d;
+    if (low->shape->rotary >= x.cols) {
+        y = attention_rotate_whole(low, x);
+        y.cols = width;
+        return y;
+    }
+    part[0] = attention_slice(tape, x, low->shape->rotary);
+    part[1] = attention_slice(tape, x, x.cols - low->shape->rotary);
+    rotated = attention_rotate_whole(low, part[0]);
+    ftmem__drop(tape, part[0]);
+    part[0] = rotated;
+    y = ftmem__apply(tape, FTMEM__OP_CAT, part, 2, x.n, width, rotated.dtype);
+    ftmem__drop(tape, part[0]);
+    ftmem__drop(tape, part[1]);
+    return y;
+}
+
+/* ---------------------------------------------------------------------------------------------------- kernels */
+
+typedef struct attention_call {
+    ftmem__low *low;
+    ftmem__var q, k, v; /* owned */
+    bool mask;          /* a mask tensor is passed */
+    int64_t groups;     /* query heads a key/value head */
+} attention_call;
+
+static bool attention_half(int32_t dtype)
+{
+    return dtype == FTMEM_BF16 || dtype == FTMEM_FP16;
+}
+
+static int64_t attention_scores(const attention_call *call)
+{
+    const ftmem__shape *shape = call->low->shape;
+    return call->low->b * shape->heads * shape->s * shape->s;
+}
+
+static double attention_flops(const attention_call *call)
+{
+    return 2.0 * (double)attention_scores(call) * (double)call->low->shape->d;
+}
+
+static void attention_swap(ftmem__tape *tape, ftmem__var *place, ftmem__var value)
+{
+    ftmem__drop(tape, *place);
+    *place = value;
+}
+
+/* repeat_kv: K and V copied to all query heads. */
+static void attention_repeat(attention_call *call)
+{
+    ftmem__tape *tape = call->low->tape;
+    int64_t n = call->q.n;
+    if (call->groups == 1) return;
+    attention_swap(tape, &call->k, ftmem__apply(tape, FTMEM__OP_EXPAND, &call->k, 1, n, call->q.cols, call->k.dtype));
+    attention_swap(tape, &call->v, ftmem__apply(tape, FTMEM__OP_EXPAND, &call->v, 1, n, call->q.cols, call->v.dtype));
+}
+
+/* A boolean mask becomes an additive one in the query's dtype, padded to 16 columns, inside each call. */
+static ftmem__var attention_additive(attention_call *call, bool aligned)
+{
+    ftmem__tape *tape = call->low->tape;
+    int64_t s = call->low->shape->s, rows = call->low->b * s;
+    int16_t first = ftmem__alloc(tape, FTMEM__OP_MASK, rows * s, s, call->q.dtype, tape->birth);
+    ftmem__var mask = ftmem__constant(rows * s, s, call->q.dtype);
+    mask.store = first;
+    if (aligned && s % 16) {
+        mask.store = ftmem__alloc(tape, FTMEM__OP_MASK, rows * ((s + 15) / 16 * 16), s, call->q.dtype, tape->birth);
+        ftmem__release(tape, first);
+    }
+    return mask;
+}
+
+static int64_t attention_up(int64_t x, int64_t multiple)
+{
+    return (x + multiple - 1) / multiple * multiple;
+}
+
+/* Flash attention: logsumexp and two random-state scalars beside q, k, v, out. Its backward holds an fp32 dQ
+   accumulator with row sums, and dK and dV for each query head when heads are grouped. */
+static ftmem__var attention_flash(attention_call *call)
+{
+    const ftmem__shape *shape = call->low->shape;
+    ftmem__tape *tape = call->low->tape;
+    int64_t rows = call->low->b * shape->heads * attention_up(shape->s, 128);
+    ftmem__var in[3], out;
+    ftmem__node *node;
+    in[0] = call->q;
+    in[1] = call->k;
+    in[2] = call->v;
+    out = ftmem__apply(tape, FTMEM__OP_FLASH, in, 3, call->q.n, call->q.cols, call->q.dtype);
+    ftmem__save_var(tape, out, out);
+    ftmem__save_new(tape, out, call->low->b * shape->heads * shape->s, shape->s, FTMEM_FP32);
+    ftmem__save_new(tape, out, 128, 0, FTMEM_INT64);
+    tape->flops += 2 * attention_flops(call);
+    node = ftmem__recorded(tape, out);
+    if (node) {
+        node->work = rows * attention_up(shape->d, shape->d <= 128 ? 32 : 64) * 4 + rows * 4;
+        if (call->groups > 1) node->work += 2 * ftmem__bytes(call->q.dtype, call->q.n);
+        node->flops = 5 * attention_flops(call);
+    }
+    return out;
+}
+
+/* Memory-efficient attention: logsumexp over rows padded to 32; backward holds row sums, and for 16-bit inputs an fp32
+   dQ accumulator. The additive mask is kept. */
+static ftmem__var attention_efficient(attention_call *call)
+{
+    const ftmem__shape *shape = call->low->shape;
+    ftmem__tape *tape = call->low->tape;
+    int64_t heads = call->low->b * shape->heads;
+    ftmem__var in[3], out, mask = {0};
+    ftmem__node *node;
+    mask.store = -1;
+    if (call->mask) mask = attention_additive(call, true);
+    in[0] = call->q;
+    in[1] = call->k;
+    in[2] = call->v;
+    out = ftmem__apply(tape, FTMEM__OP_EFFICIENT, in, 3, call->q.n, call->q.cols, call->q.dtype);
+    ftmem__save_var(tape, out, out);
+    ftmem__save_var(tape, out, mask);
+    ftmem__save_new(tape, out, out.grad || tape->mode == FTMEM__FORGET ? heads * attention_up(shape->s, 32) + 256 : 256, 0, FTMEM_FP32);
+    ftmem__drop(tape, mask);
+    tape->flops += 2 * attention_flops(call);
+    node = ftmem__recorded(tape, out);
+    if (node) {
+        node->work = heads * shape->s * 4 + (attention_half(call->q.dtype) ? call->q.n * 4 : 0);
+        node->flops = 5 * attention_flops(call);
+    }
+    return out;
+}
+
+/* scores = q k^T, with q (and without grouping k and v) copied when rows are more than one: bmm wants them dense. */
+static ftmem__var attention_matmul(attention_call *call, ftmem__var a, ftmem__var b, bool copy_a, bool copy_b, int64_t n, int64_t cols)
+{
+    ftmem__tape *tape = call->low->tape;
+    ftmem__var out;
+    bool many = call->low->b > 1;
+    a = many && copy_a ? ftmem__unary(tape, FTMEM__OP_CLONE, a) : ftmem__keep(tape, a);
+    b = many && copy_b ? ftmem__unary(tape, FTMEM__OP_CLONE, b) : ftmem__keep(tape, b);
+    out = ftmem__matmul(tape, FTMEM__OP_BMM, a, b, NULL, n, cols, attention_flops(call));
+    ftmem__drop(tape, b);
+    ftmem__drop(tape, a);
+    return out;
+}
+
+/* The output of a matmul is [rows, heads, tokens, dim]; the projection wants [rows, tokens, heads x dim]. */
+static ftmem__var attention_transpose(attention_call *call, ftmem__var out)
+{
+    ftmem__var y = ftmem__unary(call->low->tape, FTMEM__OP_CLONE, out);
+    ftmem__drop(call->low->tape, out);
+    y.cols = call->low->shape->q;
+    return y;
+}
+
+/* Q, K and V come out of their projections as views that are not dense: their gradients are copied once. */
+static void attention_views(attention_call *call)
+{
+    ftmem__tape *tape = call->low->tape;
+    attention_swap(tape, &call->q, ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, call->q));
+    attention_swap(tape, &call->k, ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, call->k));
+    attention_swap(tape, &call->v, ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, call->v));
+}
+
+/* Softmax over scores in fp32: fp16 goes in directly, bf16 by way of an fp32 copy. Takes over the scores. */
+static ftmem__var attention_softmax32(ftmem__tape *tape, ftmem__var scores)
+{
+    ftmem__var in = scores.dtype == FTMEM_FP16 ? ftmem__keep(tape, scores) : ftmem__cast(tape, scores, FTMEM_FP32), p, y;
+    p = ftmem__apply(tape, FTMEM__OP_SOFTMAX, &in, 1, in.n, in.cols, FTMEM_FP32);
+    ftmem__drop(tape, in);
+    y = ftmem__cast(tape, p, scores.dtype);
+    ftmem__drop(tape, p);
+    ftmem__drop(tape, scores);
+    return y;
+}
+
+/* torch.tanh(scores / cap) * cap (Gemma-2): takes over the scores. */
+static ftmem__var attention_softcap(ftmem__tape *tape, ftmem__var scores)
+{
+    ftmem__var t = ftmem__unary(tape, FTMEM__OP_SCALE, scores), y;
+    ftmem__drop(tape, scores);
+    y = ftmem__unary(tape, FTMEM__OP_TANH, t);
+    ftmem__drop(tape, t);
+    t = ftmem__unary(tape, FTMEM__OP_SCALE, y);
+    ftmem__drop(tape, y);
+    return t;
+}
+
+/* transformers' eager_attention_forward. */
+static ftmem__var attention_eager(attention_call *call)
+{
+    ftmem__low *low = call->low;
+    ftmem__tape *tape = low->tape;
+    int64_t n = attention_scores(call), s = low->shape->s;
+    bool single = call->groups == 1;
+    ftmem__var mask = ftmem__constant(low->b * s * s, s, low->shape->stream), raw, scaled, p, out;
+    raw = attention_matmul(call, call->q, call->k, true, single, n, s);
+    scaled = ftmem__unary(tape, FTMEM__OP_SCALE, raw);
+    ftmem__drop(tape, raw);
+    if (low->shape->model->attention_softcap > 0) scaled = attention_softcap(tape, scaled);
+    raw = ftmem__binary(tape, FTMEM__OP_ADD, scaled, mask);
+    ftmem__drop(tape, scaled);
+    p = ftmem__low_dropout(low, attention_softmax32(tape, raw), low->shape->model->attention_dropout);
+    out = attention_matmul(call, p, call->v, false, single, call->q.n, low->shape->d);
+    ftmem__drop(tape, p);
+    return attention_transpose(call, out);
+}
+
+/* aten/src/ATen/native/transformers/attention.cpp _scaled_dot_product_attention_math: scales q and k apart, in fp32. */
+static ftmem__var attention_math(attention_call *call)
+{
+    ftmem__low *low = call->low;
+    ftmem__tape *tape = low->tape;
+    int64_t n = attention_scores(call), s = low->shape->s;
+    int32_t dtype = call->q.dtype;
+    ftmem__var mask, q, k, scores, sum, p, out, cast;
+    attention_swap(tape, &call->q, ftmem__cast(tape, call->q, FTMEM_FP32));
+    attention_swap(tape, &call->k, ftmem__cast(tape, call->k, FTMEM_FP32));
+    attention_swap(tape, &call->v, ftmem__cast(tape, call->v, FTMEM_FP32));
+    q = ftmem__unary(tape, FTMEM__OP_SCALE, call->q);
+    mask = ftmem__constant(s * s, s, FTMEM_FP32);
+    if (call->mask) mask = attention_additive(call, false);
+    else mask.store = ftmem__alloc(tape, FTMEM__OP_MASK, s * s, s, FTMEM_FP32, tape->birth);
+    attention_repeat(call);
+    k = ftmem__unary(tape, FTMEM__OP_SCALE, call->k);
+    scores = attention_matmul(call, q, k, true, call->groups == 1, n, s);
+    ftmem__drop(tape, q);
+    sum = ftmem__binary(tape, FTMEM__OP_ADD, scores, mask);
+    ftmem__drop(tape, scores);
+    p = ftmem__unary(tape, FTMEM__OP_SOFTMAX, sum);
+    ftmem__drop(tape, sum);
+    p = ftmem__low_dropout(low, p, low->shape->model->attention_dropout);
+    out = attention_matmul(call, p, call->v, false, call->groups == 1, call->q.n, low->shape->d);
+    ftmem__drop(tape, p);
+    ftmem__drop(tape, k);
+    ftmem__drop(tape, mask);
+    cast = ftmem__cast(tape, out, dtype);
+    ftmem__drop(tape, out);
+    return attention_transpose(call, cast);
+}
+
+/* torch aten/native/transformers/cuda/sdp_utils.cpp and transformers' use_gqa_in_sdpa: which kernel runs. */
+static int32_t attention_kernel(const attention_call *call, int32_t dtype)
+{
+    const ftmem__shape *shape = call->low->shape;
+    const ftmem_job *job = shape->job;
+    bool grouped = call->groups > 1 && !call->mask && job->repeat_kv != FTMEM_ON;
+    if (job->attention == FTMEM_EAGER) return FTMEM_KERNEL_EAGER;
+    if (job->attention == FTMEM_FLASH2) return FTMEM_KERNEL_FLASH;
+    if (job->attention == FTMEM_SDPA_MATH) return FTMEM_KERNEL_MATH;
+    if (attention_half(dtype) && !call->mask && job->gpu.sm_arch >= 80 && shape->d <= 256) return FTMEM_KERNEL_FLASH;
+    if (!grouped && (dtype != FTMEM_BF16 || job->gpu.sm_arch >= 80)) return FTMEM_KERNEL_EFFICIENT;
+    return FTMEM_KERNEL_MATH;
+}
+
+int32_t ftmem__low_kernel(const ftmem__low *low, int32_t dtype)
+{
+    attention_call call = {0};
+    call.low = (ftmem__low *)(uintptr_t)low;
+    call.groups = low->shape->heads / low->shape->kv_heads;
+    call.mask = low->kind == 1 ? low->shape->mask_sliding : low->shape->mask_full;
+    return attention_kernel(&call, low->shape->autocast ? low->shape->autocast : dtype);
+}
+
+/* sdpa is on autocast's list: its operands are cast. */
+static void attention_autocast(attention_call *call)
+{
+    ftmem__tape *tape = call->low->tape;
+    int32_t dtype = call->low->shape->autocast;
+    if (!dtype) return;
+    attention_swap(tape, &call->q, ftmem__cast(tape, call->q, dtype));
+    attention_swap(tape, &call->k, ftmem__cast(tape, call->k, dtype));
+    attention_swap(tape, &call->v, ftmem__cast(tape, call->v, dtype));
+}
+
+ftmem__var ftmem__low_attend(ftmem__low *low, ftmem__var q, ftmem__var k, ftmem__var v)
+{
+    attention_call call = {0};
+    ftmem__tape *tape = low->tape;
+    ftmem__var original[3], out;
+    int32_t kernel = ftmem__low_kernel(low, q.dtype);
+    bool grouped;
+    call.low = low;
+    call.groups = low->shape->heads / low->shape->kv_heads;
+    call.mask = low->kind == 1 ? low->shape->mask_sliding : low->shape->mask_full;
+    original[0] = q; /* the caller's locals live until the attention function returns */
+    original[1] = k;
+    original[2] = v;
+    call.q = ftmem__keep(tape, q);
+    call.k = ftmem__keep(tape, k);
+    call.v = ftmem__keep(tape, v);
+    grouped = kernel == FTMEM_KERNEL_FLASH && low->shape->job->repeat_kv != FTMEM_ON;
+    if (kernel != FTMEM_KERNEL_FLASH) attention_views(&call);
+    attention_autocast(&call);
+    if (!grouped && kernel != FTMEM_KERNEL_MATH) attention_repeat(&call);
+    switch (kernel) {
+    case FTMEM_KERNEL_FLASH: out = attention_flash(&call); break;
+    case FTMEM_KERNEL_EFFICIENT: out = attention_efficient(&call); break;
+    case FTMEM_KERNEL_EAGER: out = attention_eager(&call); break;
+    default: out = attention_math(&call); break;
+    }
+    ftmem__drop(tape, call.q);
+    ftmem__drop(tape, call.k);
+    ftmem__drop(tape, call.v);
+    ftmem__drop(tape, original[0]); /* the projections' results go with the caller's frame: program.c holds them */
+    ftmem__drop(tape, original[1]);
+    ftmem__drop(tape, original[2]);
+    return out;
+}

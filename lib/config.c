@@ -1,0 +1,905 @@
+/*
+ * From the keys of a Hugging Face config.json to a model.
+ *
+ * One table says which key of which family goes to which member, and how it is read; what a file omits comes from the
+ * class defaults of transformers (config_defaults.inc). A few functions after it do what is arithmetic and not a
+ * key: heads, rotation, window layers. Keys follow the code of transformers 5.24, not the documentation: a key that
+ * a class accepts and never reads (embd_pdrop of Phi-3, no_bias of MPT) has no row here.
+ */
+#include "catalog.h"
+
+#include <stddef.h>
+
+/* ----------------------------------------------------------------------------------------------- packed lists */
+
+static const char *config_after(const char *part)
+{
+    return part + strlen(part) + 1;
+}
+
+void ftmem__unpack_one(const char *key, const char *value, ftmem_entry *entry)
+{
+    memset(entry, 0, sizeof *entry);
+    entry->key = key;
+    if (strcmp(value, "null") == 0) return;
+    if (strcmp(value, "true") == 0 || strcmp(value, "false") == 0) {
+        entry->type = FTMEM_ENTRY_BOOL;
+        entry->integer = value[0] == 't';
+    } else if (ftmem__parse_int(value, &entry->integer)) {
+        entry->type = FTMEM_ENTRY_INT;
+    } else if (ftmem__parse_real(value, &entry->real)) {
+        entry->type = FTMEM_ENTRY_REAL;
+    } else {
+        entry->type = FTMEM_ENTRY_TEXT;
+        entry->text = value;
+    }
+}
+
+size_t ftmem__unpack(const char *packed, ftmem_entry *entries, size_t capacity)
+{
+    size_t count = 0;
+    while (*packed && count < capacity) {
+        const char *value = config_after(packed);
+        ftmem__unpack_one(packed, value, &entries[count++]);
+        packed = config_after(value);
+    }
+    return count;
+}
+
+const char *ftmem__packed_value(const char *packed, const char *key)
+{
+    while (*packed) {
+        const char *value = config_after(packed);
+        if (strcmp(packed, key) == 0) return value;
+        packed = config_after(value);
+    }
+    return NULL;
+}
+
+/* ------------------------------------------------------------------------------------------------- the table */
+
+typedef struct config_class {
+    const char *type;    /* model_type */
+    int32_t family;
+    const char *values;  /* packed: key, default */
+    const char *aliases; /* packed: other name, key; "!key" if the other name wins */
+} config_class;
+
+#include "config_defaults.inc"
+
+typedef struct config_source {
+    const ftmem_entry *entries;
+    size_t count;
+    const char *prefix; /* of the keys that describe the text model */
+    const config_class *cls;
+    const config_class *old; /* an old name of the class: its values and names come first; NULL: none */
+    ftmem_error *error;
+} config_source;
+
+#define OF(family) (UINT32_C(1) << FTMEM_##family)
+#define EVERY UINT32_MAX
+#define GPT2_LIKE (OF(GPT2) | OF(GPTJ) | OF(GPT_BIGCODE))
+#define GEMMA_LIKE (OF(GEMMA) | OF(GEMMA2) | OF(GEMMA3))
+#define OLMO_LIKE (OF(OLMO) | OF(OLMO2) | OF(OLMO3))
+#define COHERE_LIKE (OF(COHERE) | OF(COHERE2))
+#define QWEN_LIKE (OF(QWEN2) | OF(QWEN3))
+#define NO_ROTATION (OF(GPT2) | OF(GPT_BIGCODE) | OF(OPT) | OF(BLOOM) | OF(MPT))
+#define PART_ROTATION (OF(PHI) | OF(PHI3) | OF(STABLELM) | OF(GPT_NEOX) | OF(GPTJ))
+#define CYCLES (OF(GEMMA2) | OF(GEMMA3) | OF(OLMO3) | OF(COHERE2))
+#define LLAMA_LIKE (OF(LLAMA) | OF(MISTRAL) | QWEN_LIKE | GEMMA_LIKE | OF(PHI) | OF(PHI3) | OF(STARCODER2) | OLMO_LIKE | OF(SMOLLM3) | OF(GRANITE) | OF(STABLELM) | COHERE_LIKE)
+#define ONE_BIAS_KEY (OF(LLAMA) | OF(QWEN3) | GEMMA_LIKE | OLMO_LIKE | OF(SMOLLM3) | OF(GRANITE) | COHERE_LIKE)
+
+/* How a value is read. Those with OR_NULL take null as "derive it", and leave 0. */
+typedef enum config_read {
+    CONFIG_WIDTH, CONFIG_FFN, CONFIG_FFN_OR_NULL, CONFIG_LAYERS, CONFIG_HEADS, CONFIG_HEADS_OR_NULL, CONFIG_VOCAB, CONFIG_POSITIONS,
+    CONFIG_RATE,       /* a dropout */
+    CONFIG_CAP,        /* a soft cap; null: none */
+    CONFIG_ACTIVATION,
+    CONFIG_FLAG,
+    CONFIG_ON          /* no key: the family is so */
+} config_read;
+
+static const struct { int64_t maximum; bool or_null; } config_limits[] = {
+    [CONFIG_WIDTH] = { 1 << 24, false }, [CONFIG_FFN] = { 1 << 26, false }, [CONFIG_FFN_OR_NULL] = { 1 << 26, true },
+    [CONFIG_LAYERS] = { FTMEM_MAX_LAYERS, false }, [CONFIG_HEADS] = { 1 << 16, false }, [CONFIG_HEADS_OR_NULL] = { 1 << 16, true },
+    [CONFIG_VOCAB] = { 1 << 30, false }, [CONFIG_POSITIONS] = { INT64_C(1) << 40, false },
+};
+
+typedef struct config_rule {
+    uint32_t families;
+    const char *key;
+    uint16_t member;
+    uint8_t read;
+} config_rule;
+
+#define TO(member) (uint16_t)offsetof(ftmem_model, member)
+
+static const config_rule config_rules[] = {
+    { EVERY & ~(GPT2_LIKE | OF(MPT)), "hidden_size", TO(hidden), CONFIG_WIDTH },
+    { GPT2_LIKE, "n_embd", TO(hidden), CONFIG_WIDTH },
+    { OF(MPT), "d_model", TO(hidden), CONFIG_WIDTH },
+    { LLAMA_LIKE | OF(GPT_NEOX), "intermediate_size", TO(ffn), CONFIG_FFN },
+    { GPT2_LIKE, "n_inner", TO(ffn), CONFIG_FFN_OR_NULL },
+    { OF(OPT), "ffn_dim", TO(ffn), CONFIG_FFN },
+    { OF(FALCON), "ffn_hidden_size", TO(ffn), CONFIG_FFN_OR_NULL },
+    { EVERY & ~(GPT2_LIKE | OF(MPT) | OF(BLOOM)), "num_hidden_layers", TO(layers), CONFIG_LAYERS },
+    { GPT2_LIKE | OF(BLOOM), "n_layer", TO(layers), CONFIG_LAYERS },
+    { OF(MPT), "n_layers", TO(layers), CONFIG_LAYERS },
+    { EVERY & ~(GPT2_LIKE | OF(MPT) | OF(BLOOM)), "num_attention_heads", TO(heads), CONFIG_HEADS },
+    { GPT2_LIKE | OF(BLOOM), "n_head", TO(heads), CONFIG_HEADS },
+    { OF(MPT), "n_heads", TO(heads), CONFIG_HEADS },
+    { LLAMA_LIKE, "num_key_value_heads", TO(kv_heads), CONFIG_HEADS_OR_NULL },
+    { LLAMA_LIKE & ~OF(STABLELM), "head_dim", TO(head_dim), CONFIG_HEADS_OR_NULL },
+    { EVERY, "vocab_size", TO(vocab), CONFIG_VOCAB },
+    { LLAMA_LIKE | OF(GPT_NEOX) | OF(OPT) | OF(FALCON), "max_position_embeddings", TO(max_positions), CONFIG_POSITIONS },
+    { GPT2_LIKE, "n_positions", TO(max_positions), CONFIG_POSITIONS },
+    { OF(MPT), "max_seq_len", TO(max_positions), CONFIG_POSITIONS },
+
+    { LLAMA_LIKE | OF(GPT_NEOX) | OF(OPT) | OF(BLOOM), "attention_dropout", TO(attention_dropout), CONFIG_RATE },
+    { GPT2_LIKE, "attn_pdrop", TO(attention_dropout), CONFIG_RATE },
+    { OF(MPT), "attn_config.attn_pdrop", TO(attention_dropout), CONFIG_RATE },
+    { OF(GPT_NEOX) | OF(BLOOM) | OF(FALCON) | OF(STABLELM), "hidden_dropout", TO(hidden_dropout), CONFIG_RATE },
+    { GPT2_LIKE | OF(PHI) | OF(PHI3), "resid_pdrop", TO(hidden_dropout), CONFIG_RATE },
+    { OF(STARCODER2), "residual_dropout", TO(hidden_dropout), CONFIG_RATE },
+    { OF(OPT), "dropout", TO(hidden_dropout), CONFIG_RATE },
+    { OF(MPT), "attn_config.attn_pdrop", TO(hidden_dropout), CONFIG_RATE }, /* one rate for all three places */
+    { GPT2_LIKE | OF(PHI), "embd_pdrop", TO(embed_dropout), CONFIG_RATE },
+    { OF(STARCODER2), "embedding_dropout", TO(embed_dropout), CONFIG_RATE },
+    { OF(GPT_NEOX), "hidden_dropout", TO(embed_dropout), CONFIG_RATE },
+    { OF(GEMMA2) | OF(GEMMA3), "attn_logit_softcapping", TO(attention_softcap), CONFIG_CAP },
+    { OF(GEMMA2) | OF(GEMMA3), "final_logit_softcapping", TO(logit_softcap), CONFIG_CAP },
+
+    { (LLAMA_LIKE | OF(GPT_NEOX)) & ~(OF(GEMMA2) | OF(GEMMA3)), "hidden_act", TO(activation), CONFIG_ACTIVATION },
+    { OF(GEMMA2) | OF(GEMMA3), "hidden_activation", TO(activation), CONFIG_ACTIVATION },
+    { GPT2_LIKE | OF(OPT), "activation_function", TO(activation), CONFIG_ACTIVATION },
+    { OF(FALCON), "activation", TO(activation), CONFIG_ACTIVATION },
+
+    { EVERY, "tie_word_embeddings", TO(tied), CONFIG_FLAG },
+    { ONE_BIAS_KEY | OF(GPT_NEOX), "attention_bias", TO(qkv_bias), CONFIG_FLAG },
+    { OF(STARCODER2), "use_bias", TO(qkv_bias), CONFIG_FLAG },
+    { OF(OPT), "enable_bias", TO(qkv_bias), CONFIG_FLAG },
+    { OF(FALCON), "bias", TO(qkv_bias), CONFIG_FLAG },
+    { OF(STABLELM), "use_qkv_bias", TO(qkv_bias), CONFIG_FLAG },
+    { OF(QWEN2) | OF(PHI) | OF(GPT2) | OF(GPT_BIGCODE) | OF(BLOOM), NULL, TO(qkv_bias), CONFIG_ON },
+    { ONE_BIAS_KEY | OF(GPT_NEOX), "attention_bias", TO(o_bias), CONFIG_FLAG },
+    { OF(STARCODER2), "use_bias", TO(o_bias), CONFIG_FLAG },
+    { OF(OPT), "enable_bias", TO(o_bias), CONFIG_FLAG },
+    { OF(FALCON), "bias", TO(o_bias), CONFIG_FLAG },
+    { OF(PHI) | OF(GPT2) | OF(GPT_BIGCODE) | OF(BLOOM), NULL, TO(o_bias), CONFIG_ON },
+    { OF(LLAMA) | OF(SMOLLM3) | OF(GRANITE), "mlp_bias", TO(mlp_bias), CONFIG_FLAG },
+    { OF(STARCODER2), "use_bias", TO(mlp_bias), CONFIG_FLAG },
+    { OF(OPT), "enable_bias", TO(mlp_bias), CONFIG_FLAG },
+    { OF(FALCON), "bias", TO(mlp_bias), CONFIG_FLAG },
+    { OF(PHI) | GPT2_LIKE | OF(GPT_NEOX) | OF(BLOOM), NULL, TO(mlp_bias), CONFIG_ON },
+    { OF(PHI) | GPT2_LIKE | OF(GPT_NEOX) | OF(OPT) | OF(BLOOM) | OF(FALCON) | OF(STARCODER2) | OF(STABLELM), NULL, TO(norm_bias), CONFIG_ON },
+    { OF(QWEN3) | OF(GEMMA3) | OF(OLMO2) | OF(OLMO3), NULL, TO(qk_norm), CONFIG_ON },
+    { OF(PHI) | OF(STABLELM), "qk_layernorm", TO(qk_norm), CONFIG_FLAG },
+    { OF(COHERE), "use_qk_norm", TO(qk_norm), CONFIG_FLAG },
+    { OF(GPT_NEOX) | OF(STABLELM), "use_parallel_residual", TO(parallel), CONFIG_FLAG },
+    { OF(FALCON), "parallel_attn", TO(parallel), CONFIG_FLAG },
+    { OF(PHI) | OF(GPTJ) | COHERE_LIKE, NULL, TO(parallel), CONFIG_ON },
+    { OF(PHI) | OF(GPTJ), NULL, TO(head_bias), CONFIG_ON },
+    { OF(GRANITE) | COHERE_LIKE, NULL, TO(scaled), CONFIG_ON }, /* a multiplier of 1 is multiplied by all the same */
+    { OF(BLOOM) | OF(MPT), NULL, TO(alibi), CONFIG_ON },
+    { OF(FALCON), "alibi", TO(alibi), CONFIG_FLAG },
+};
+
+/* Options that change memory and are not modelled. Harmless values: null, false and 0, or what `harmless` says. */
+typedef enum config_harmless { CONFIG_FALSY, CONFIG_TRUE, CONFIG_ONE } config_harmless;
+typedef struct config_refusal {
+    uint32_t families;
+    const char *key;
+    uint8_t harmless;
+    const char *why;
+} config_refusal;
+
+static const config_refusal config_refusals[] = {
+    { EVERY, "num_experts", CONFIG_FALSY, "mixtures of experts are not modelled" },
+    { EVERY, "num_local_experts", CONFIG_FALSY, "mixtures of experts are not modelled" },
+    { EVERY, "n_routed_experts", CONFIG_FALSY, "mixtures of experts are not modelled" },
+    { EVERY, "moe_num_experts", CONFIG_FALSY, "mixtures of experts are not modelled" },
+    { EVERY, "is_encoder_decoder", CONFIG_FALSY, "encoder-decoders are not modelled" },
+    { EVERY, "add_cross_attention", CONFIG_FALSY, "cross-attention is not modelled" },
+    { EVERY, "output_hidden_states", CONFIG_FALSY, "keeping all hidden states is not modelled" },
+    { EVERY, "output_attentions", CONFIG_FALSY, "keeping attention weights is not modelled" },
+    { EVERY, "use_bidirectional_attention", CONFIG_FALSY, "only causal attention is modelled" },
+    { EVERY & ~PART_ROTATION, "partial_rotary_factor", CONFIG_ONE, "transformers rotates whole heads in this family" },
+    { OF(GPT2), "reorder_and_upcast_attn", CONFIG_FALSY, "attention in fp32 is not modelled" },
+    { OF(OPT), "do_layer_norm_before", CONFIG_TRUE, "norms after each branch (OPT-350M) are not modelled" },
+    { OF(OPT), "_remove_final_layer_norm", CONFIG_FALSY, "a decoder without its final norm is not modelled" },
+    { OF(OPT), "layer_norm_elementwise_affine", CONFIG_TRUE, "norms without weights (Galactica) are not modelled" },
+    { OF(OPT), "layerdrop", CONFIG_FALSY, "leaving out layers at random is not modelled" },
+    { OF(BLOOM), "apply_residual_connection_post_layernorm", CONFIG_FALSY, "a residual stream taken after the norm is not modelled" },
+    { OF(BLOOM), "slow_but_exact", CONFIG_FALSY, "Megatron's order of summation is not modelled" },
+    { OF(MPT), "attn_config.clip_qkv", CONFIG_FALSY, "clipped queries, keys and values are not modelled" },
+    { OF(OLMO), "clip_qkv", CONFIG_FALSY, "clipped queries, keys and values are not modelled" },
+    { OF(FALCON), "attention_dropout", CONFIG_FALSY, "Falcon applies it in some paths only; not modelled" },
+};
+
+/* Model types that are known and not modelled, and what they are. */
+static const struct { const char *type, *what; } config_others[] = {
+#include "config_others.inc"
+};
+
+/* ------------------------------------------------------------------------------------------ values and errors */
+
+static bool config_is(const config_source *c, uint32_t families)
+{
+    return (families >> c->cls->family & 1) != 0;
+}
+
+static void config_put_value(ftmem__text *text, const ftmem_entry *entry)
+{
+    if (entry->type == FTMEM_ENTRY_NULL) ftmem__put(text, "null");
+    else if (entry->type == FTMEM_ENTRY_BOOL) ftmem__put(text, entry->integer ? "true" : "false");
+    else if (entry->type == FTMEM_ENTRY_INT) ftmem__put_int(text, entry->integer);
+    else if (entry->type == FTMEM_ENTRY_REAL) ftmem__put_number(text, entry->real);
+    else ftmem__put(text, entry->text ? entry->text : "");
+}
+
+/* "num_attention_heads is 0; it must be a whole number from 1 to 65536." */
+static ftmem_status config_fail(const config_source *c, ftmem_status status, const ftmem_entry *entry, const char *right)
+{
+    char value[96], message[256];
+    ftmem__text shown = ftmem__text_in(value, sizeof value);
+    ftmem__text text = ftmem__text_in(message, sizeof message);
+    config_put_value(&shown, entry);
+    ftmem__put(&text, entry->key);
+    ftmem__put(&text, " is ");
+    ftmem__put(&text, value);
+    ftmem__put(&text, "; ");
+    ftmem__put(&text, right);
+    ftmem__put(&text, ".");
+    return ftmem__fail(c->error, status, entry->key, value, message);
+}
+
+static ftmem_status config_fail_range(const config_source *c, ftmem_status status, const ftmem_entry *entry, int64_t maximum, bool or_null)
+{
+    char right[96];
+    ftmem__text text = ftmem__text_in(right, sizeof right);
+    ftmem__put(&text, "it must be a whole number from 1 to ");
+    ftmem__put_int(&text, maximum);
+    ftmem__put(&text, or_null ? ", or null" : "");
+    return config_fail(c, status, entry, right);
+}
+
+/* ---------------------------------------------------------------------------------------------------- look-up */
+
+static bool config_key_is(const config_source *c, const ftmem_entry *entry, const char *key)
+{
+    size_t n = strlen(c->prefix);
+    return strncmp(entry->key, c->prefix, n) == 0 && strcmp(entry->key + n, key) == 0;
+}
+
+/* The last entry of that name, as in Python's json: NULL if the file does not have it. */
+static const ftmem_entry *config_given(const config_source *c, const char *key)
+{
+    for (size_t i = c->count; i > 0; i--)
+        if (config_key_is(c, &c->entries[i - 1], key)) return &c->entries[i - 1];
+    return NULL;
+}
+
+static double config_number(const ftmem_entry *entry)
+{
+    return entry->type == FTMEM_ENTRY_REAL ? entry->real : (double)entry->integer;
+}
+
+static bool config_equal(const ftmem_entry *a, const ftmem_entry *b)
+{
+    if (a->type == FTMEM_ENTRY_TEXT || b->type == FTMEM_ENTRY_TEXT)
+        return a->type == b->type && a->text && b->text && strcmp(a->text, b->text) == 0;
+    return (a->type == FTMEM_ENTRY_NULL) == (b->type == FTMEM_ENTRY_NULL) && config_number(a) == config_number(b);
+}
+
+/* Looks at the other names of `key`. Two names with two values contradict each other, unless the class lets one win. */
+static ftmem_status config_aliased(const config_source *c, const char *aliases, const char *key, const ftmem_entry **given)
+{
+    for (const char *other = aliases; *other;) {
+        const char *target = other + strlen(other) + 1;
+        bool wins = *target == '!';
+        const ftmem_entry *entry = strcmp(target + wins, key) == 0 ? config_given(c, other) : NULL;
+        if (entry && (!*given || (wins && entry->type != FTMEM_ENTRY_NULL))) *given = entry;
+        else if (entry && !wins && !config_equal(entry, *given))
+            return config_fail(c, FTMEM_E_CONFLICT, entry, "another name of the same key has another value");
+        other = target + strlen(target) + 1;
+    }
+    return FTMEM_OK;
+}
+
+/* The value of a key: from the file, or the class default; null if neither has it. */
+static ftmem_status config_lookup(const config_source *c, const char *key, ftmem_entry *found)
+{
+    const ftmem_entry *given = config_given(c, key);
+    ftmem_status status = config_aliased(c, c->cls->aliases, key, &given);
+    if (status == FTMEM_OK && c->old) status = config_aliased(c, c->old->aliases, key, &given);
+    if (status != FTMEM_OK) return status;
+    memset(found, 0, sizeof *found);
+    found->key = key;
+    if (given) {
+        *found = *given;
+        return FTMEM_OK;
+    }
+    const char *value = c->old ? ftmem__packed_value(c->old->values, key) : NULL;
+    if (!value) value = ftmem__packed_value(c->cls->values, key);
+    if (value) ftmem__unpack_one(key, value, found);
+    return FTMEM_OK;
+}
+
+/* --------------------------------------------------------------------------------------------- typed reading */
+
+static ftmem_status config_whole(const config_source *c, const ftmem_entry *e, int64_t maximum, bool or_null, int64_t *value)
+{
+    *value = 0;
+    if (e->type == FTMEM_ENTRY_NULL && or_null) return FTMEM_OK;
+    if (e->type != FTMEM_ENTRY_INT) return config_fail_range(c, FTMEM_E_TYPE, e, maximum, or_null);
+    if (e->integer < 1 || e->integer > maximum) return config_fail_range(c, FTMEM_E_RANGE, e, maximum, or_null);
+    *value = e->integer;
+    return FTMEM_OK;
+}
+
+static ftmem_status config_real(const config_source *c, const ftmem_entry *e, double minimum, double maximum, const char *right, double *value)
+{
+    if (e->type != FTMEM_ENTRY_INT && e->type != FTMEM_ENTRY_REAL) return config_fail(c, FTMEM_E_TYPE, e, right);
+    *value = config_number(e);
+    if (!(*value >= minimum && *value <= maximum)) return config_fail(c, FTMEM_E_RANGE, e, right);
+    return FTMEM_OK;
+}
+
+/* null is false, as Python takes it. */
+static ftmem_status config_bool(const config_source *c, const ftmem_entry *e, bool *value)
+{
+    *value = e->type == FTMEM_ENTRY_BOOL && e->integer != 0;
+    if (e->type == FTMEM_ENTRY_BOOL || e->type == FTMEM_ENTRY_NULL) return FTMEM_OK;
+    return config_fail(c, FTMEM_E_TYPE, e, "it must be true or false");
+}
+
+static ftmem_status config_flag(const config_source *c, const char *key, bool *value)
+{
+    ftmem_entry e;
+    ftmem_status status = config_lookup(c, key, &e);
+    return status != FTMEM_OK ? status : config_bool(c, &e, value);
+}
+
+static ftmem_status config_activation(const config_source *c, const ftmem_entry *e, int32_t *value)
+{
+    static const struct { const char *name; int32_t value; } names[] = {
+        { "silu", FTMEM_SILU }, { "swish", FTMEM_SILU }, { "gelu", FTMEM_GELU }, { "gelu_pytorch_tanh", FTMEM_GELU_TANH },
+        { "gelu_new", FTMEM_GELU_NEW }, { "relu", FTMEM_RELU }, { "gelu_fast", FTMEM_GELU_FAST },
+    };
+    if (e->type != FTMEM_ENTRY_TEXT || !e->text) return config_fail(c, FTMEM_E_TYPE, e, "it must be the name of an activation");
+    for (int32_t i = 0; i < FTMEM__COUNT(names); i++)
+        if (strcmp(e->text, names[i].name) == 0) {
+            /* Gemma 1 means the fused tanh form when it says gelu. */
+            *value = c->cls->family == FTMEM_GEMMA && names[i].value == FTMEM_GELU ? FTMEM_GELU_TANH : names[i].value;
+            return FTMEM_OK;
+        }
+    return config_fail(c, FTMEM_E_UNSUPPORTED, e, "modelled are silu, gelu, gelu_pytorch_tanh, gelu_new, gelu_fast and relu");
+}
+
+static ftmem_status config_switch(const config_source *c, const ftmem_entry *e, int32_t *value)
+{
+    bool on = false;
+    ftmem_status status = config_bool(c, e, &on);
+    *value = on ? FTMEM_ON : FTMEM_OFF;
+    return status;
+}
+
+static ftmem_status config_read_real(const config_source *c, const ftmem_entry *e, uint8_t read, double *value)
+{
+    *value = 0;
+    if (read == CONFIG_RATE) return config_real(c, e, 0, 0.999, "it must be a probability from 0 to 0.999", value);
+    if (e->type == FTMEM_ENTRY_NULL) return FTMEM_OK;
+    return config_real(c, e, 0.001, 1e6, "it must be a number from 0.001 to 1000000, or null", value);
+}
+
+static ftmem_status config_read_size(const config_source *c, const ftmem_entry *e, uint8_t read, int64_t *value)
+{
+    if (read == CONFIG_LAYERS && e->type == FTMEM_ENTRY_INT && e->integer > FTMEM_MAX_LAYERS && e->integer < 1 << 20)
+        return config_fail(c, FTMEM_E_UNSUPPORTED, e, "more than 512 layers are not modelled");
+    return config_whole(c, e, config_limits[read].maximum, config_limits[read].or_null, value);
+}
+
+static ftmem_status config_apply(const config_source *c, const config_rule *rule, ftmem_model *model)
+{
+    char *to = (char *)model + rule->member;
+    ftmem_entry e = { 0 };
+    ftmem_status status = rule->key ? config_lookup(c, rule->key, &e) : FTMEM_OK;
+    int64_t size = 0;
+    double real = 0;
+    int32_t choice = FTMEM_ON;
+    if (status != FTMEM_OK) return status;
+    if (rule->read <= CONFIG_POSITIONS) {
+        status = config_read_size(c, &e, rule->read, &size);
+        memcpy(to, &size, sizeof size);
+    } else if (rule->read <= CONFIG_CAP) {
+        status = config_read_real(c, &e, rule->read, &real);
+        memcpy(to, &real, sizeof real);
+    } else {
+        if (rule->read == CONFIG_ACTIVATION) status = config_activation(c, &e, &choice);
+        if (rule->read == CONFIG_FLAG) status = config_switch(c, &e, &choice);
+        memcpy(to, &choice, sizeof choice);
+    }
+    return status;
+}
+
+static void config_switches_off(ftmem_model *model)
+{
+    int32_t *const switches[] = { &model->tied, &model->qkv_bias, &model->o_bias, &model->mlp_bias, &model->norm_bias, &model->qk_norm, &model->parallel, &model->two_norms, &model->head_bias, &model->scaled, &model->alibi };
+    for (int32_t i = 0; i < FTMEM__COUNT(switches); i++) *switches[i] = FTMEM_OFF;
+}
+
+static ftmem_status config_apply_all(const config_source *c, ftmem_model *model)
+{
+    config_switches_off(model);
+    if (c->cls->family == FTMEM_BLOOM) model->activation = FTMEM_GELU_BLOOM;
+    if (c->cls->family == FTMEM_MPT) model->activation = FTMEM_GELU;
+    for (int32_t i = 0; i < FTMEM__COUNT(config_rules); i++) {
+        if (!config_is(c, config_rules[i].families)) continue;
+        ftmem_status status = config_apply(c, &config_rules[i], model);
+        if (status != FTMEM_OK) return status;
+    }
+    return FTMEM_OK;
+}
+
+/* ------------------------------------------------------------------------------------------ heads and rotation */
+
+/* The key under which the family's config has a member, to name it in errors. */
+static const char *config_key_of(const config_source *c, size_t member)
+{
+    for (int32_t i = 0; i < FTMEM__COUNT(config_rules); i++)
+        if (config_rules[i].member == member && config_rules[i].key && config_is(c, config_rules[i].families)) return config_rules[i].key;
+    return "";
+}
+
+/* Fails with the names and values of two members: "num_attention_heads is 30; hidden_size 4096 must be ...". */
+static ftmem_status config_conflict(const config_source *c, const char *key, int64_t value, const char *other, int64_t other_value, const char *right)
+{
+    char text_of[160];
+    ftmem__text text = ftmem__text_in(text_of, sizeof text_of);
+    ftmem_entry e = { 0 };
+    e.key = key;
+    e.type = FTMEM_ENTRY_INT;
+    e.integer = value;
+    ftmem__put(&text, other);
+    ftmem__put(&text, " ");
+    ftmem__put_int(&text, other_value);
+    ftmem__put(&text, " ");
+    ftmem__put(&text, right);
+    return config_fail(c, FTMEM_E_CONFLICT, &e, text_of);
+}
+
+/* Falcon: the new decoder has groups; the old one has a single key/value head, or one for each query head. */
+static ftmem_status config_falcon_heads(const config_source *c, ftmem_model *model)
+{
+    bool grouped = false, single = false;
+    ftmem_entry e;
+    ftmem_status status = config_flag(c, "new_decoder_architecture", &grouped);
+    if (status == FTMEM_OK) status = config_flag(c, "multi_query", &single);
+    if (status == FTMEM_OK) status = config_lookup(c, "num_kv_heads", &e);
+    if (status != FTMEM_OK) return status;
+    if (grouped) return config_whole(c, &e, 1 << 16, true, &model->kv_heads);
+    model->kv_heads = single ? 1 : 0;
+    return FTMEM_OK;
+}
+
+static ftmem_status config_kv_heads(const config_source *c, ftmem_model *model)
+{
+    bool single = false;
+    ftmem_status status = FTMEM_OK;
+    if (c->cls->family == FTMEM_FALCON) status = config_falcon_heads(c, model);
+    if (c->cls->family == FTMEM_GPT_BIGCODE) status = config_flag(c, "multi_query", &single);
+    if (single) model->kv_heads = 1;
+    if (status != FTMEM_OK) return status;
+    if (model->kv_heads == 0) model->kv_heads = model->heads;
+    if (model->heads % model->kv_heads == 0) return FTMEM_OK;
+    return config_conflict(c, c->cls->family == FTMEM_FALCON ? "num_kv_heads" : "num_key_value_heads", model->kv_heads,
+                           config_key_of(c, TO(heads)), model->heads, "must be a multiple of it");
+}
+
+static ftmem_status config_heads(const config_source *c, ftmem_model *model)
+{
+    /* These classes insist on it even when head_dim is given. */
+    bool always = config_is(c, OF(LLAMA) | OF(GEMMA2) | OF(GEMMA3));
+    if (model->hidden % model->heads != 0 && (always || model->head_dim == 0))
+        return config_conflict(c, config_key_of(c, TO(heads)), model->heads, config_key_of(c, TO(hidden)), model->hidden, "must be a multiple of it");
+    if (model->head_dim == 0) model->head_dim = model->hidden / model->heads;
+    if (model->ffn == 0) model->ffn = 4 * model->hidden;
+    return config_kv_heads(c, model);
+}
+
+/* The fraction of a head that rotates: from the rope dictionary, then the family's own key, then its default. */
+static ftmem_status config_rotary_factor(const config_source *c, ftmem_entry *found)
+{
+    const ftmem_entry *given = config_given(c, "rope_scaling.partial_rotary_factor");
+    if (!given) given = config_given(c, "rope_parameters.partial_rotary_factor");
+    if (!given) return config_lookup(c, c->cls->family == FTMEM_GPT_NEOX ? "rotary_pct" : "partial_rotary_factor", found);
+    *found = *given;
+    return FTMEM_OK;
+}
+
+static ftmem_status config_partly_rotated(const config_source *c, ftmem_model *model)
+{
+    ftmem_entry e;
+    double factor = 0;
+    ftmem_status status = config_rotary_factor(c, &e);
+    if (status == FTMEM_OK) status = config_real(c, &e, 1e-9, 1, "it must be a fraction above 0 and up to 1", &factor);
+    if (status != FTMEM_OK) return status;
+    model->rotary_dim = (int64_t)((double)model->head_dim * factor); /* rounded down, as in the code */
+    if (model->rotary_dim >= 2 && model->rotary_dim % 2 == 0) return FTMEM_OK;
+    return config_fail(c, FTMEM_E_CONFLICT, &e, "that fraction of a head must be an even number of dimensions");
+}
+
+static ftmem_status config_gptj_rotation(const config_source *c, ftmem_model *model)
+{
+    ftmem_entry e;
+    ftmem_status status = config_lookup(c, "rotary_dim", &e);
+    if (status == FTMEM_OK) status = config_whole(c, &e, model->head_dim, true, &model->rotary_dim);
+    if (status == FTMEM_OK && model->rotary_dim == 0) model->rotary_dim = model->head_dim;
+    return status;
+}
+
+static ftmem_status config_rotation(const config_source *c, ftmem_model *model)
+{
+    if (config_is(c, NO_ROTATION) || model->alibi == FTMEM_ON) return FTMEM_OK;
+    if (c->cls->family == FTMEM_GPTJ) return config_gptj_rotation(c, model);
+    if (config_is(c, PART_ROTATION)) return config_partly_rotated(c, model);
+    model->rotary_dim = model->head_dim;
+    return FTMEM_OK;
+}
+
+/* -------------------------------------------------------------------------------------------- blocks and layers */
+
+static ftmem_status config_falcon_norms(const config_source *c, ftmem_model *model)
+{
+    bool grouped = false;
+    ftmem_entry e;
+    ftmem_status status = config_flag(c, "new_decoder_architecture", &grouped);
+    if (status == FTMEM_OK) status = config_lookup(c, "num_ln_in_parallel_attn", &e);
+    int64_t norms = 0;
+    if (status == FTMEM_OK) status = config_whole(c, &e, 2, true, &norms);
+    if (status != FTMEM_OK) return status;
+    if (grouped && model->parallel == FTMEM_OFF) {
+        (void)config_lookup(c, "parallel_attn", &e);
+        return config_fail(c, FTMEM_E_CONFLICT, &e, "the new decoder architecture needs parallel attention");
+    }
+    if (norms == 2 && !grouped) return config_fail(c, FTMEM_E_CONFLICT, &e, "two norms need the new decoder architecture");
+    model->two_norms = grouped && norms != 1 ? FTMEM_ON : FTMEM_OFF;
+    return FTMEM_OK;
+}
+
+static ftmem_status config_opt_projection(const config_source *c, const ftmem_model *model)
+{
+    ftmem_entry e;
+    int64_t width = 0;
+    ftmem_status status = config_lookup(c, "word_embed_proj_dim", &e);
+    if (status == FTMEM_OK) status = config_whole(c, &e, 1 << 24, true, &width);
+    if (status == FTMEM_OK && width != 0 && width != model->hidden)
+        return config_fail(c, FTMEM_E_UNSUPPORTED, &e, "an embedding narrower than hidden_size (OPT-350M) is not modelled");
+    return status;
+}
+
+static ftmem_status config_blocks(const config_source *c, ftmem_model *model)
+{
+    int32_t family = c->cls->family;
+    if (family == FTMEM_OPT || family == FTMEM_GPT2 || family == FTMEM_GPT_BIGCODE)
+        model->position_rows = model->max_positions + (family == FTMEM_OPT ? 2 : 0); /* OPT counts from 2 */
+    if (family == FTMEM_GPT_NEOX) model->two_norms = model->parallel;
+    if (family == FTMEM_FALCON) return config_falcon_norms(c, model);
+    if (family == FTMEM_OPT) return config_opt_projection(c, model);
+    return FTMEM_OK;
+}
+
+/* The window in tokens, 0 if there is none. Some families have a switch for it. */
+static ftmem_status config_window(const config_source *c, int64_t *window)
+{
+    bool used = true;
+    ftmem_entry e;
+    *window = 0;
+    ftmem_status status = config_is(c, QWEN_LIKE | OF(SMOLLM3)) ? config_flag(c, "use_sliding_window", &used) : FTMEM_OK;
+    if (status != FTMEM_OK || !used) return status;
+    status = config_lookup(c, "sliding_window", &e);
+    return status != FTMEM_OK ? status : config_whole(c, &e, INT64_C(1) << 40, true, window);
+}
+
+/* The number at the end of "layer_types.12", -1 if the key is another one. */
+static int64_t config_list_index(const config_source *c, const ftmem_entry *entry, const char *list)
+{
+    size_t n = strlen(c->prefix), m = strlen(list);
+    int64_t index = 0;
+    if (strncmp(entry->key, c->prefix, n) != 0 || strncmp(entry->key + n, list, m) != 0 || entry->key[n + m] != '.') return -1;
+    return ftmem__parse_int(entry->key + n + m + 1, &index) ? index : -1;
+}
+
+typedef ftmem_status config_item(const config_source *c, const ftmem_entry *entry, uint8_t *item);
+enum { CONFIG_NO_ITEM = 255 };
+
+static ftmem_status config_list_whole(const config_source *c, const char *list, int64_t layers, const uint8_t *items)
+{
+    for (int64_t i = 0; i < layers; i++)
+        if (items[i] == CONFIG_NO_ITEM)
+            return ftmem__fail_int(c->error, FTMEM_E_CONFLICT, list, i, "The list ends too early: it must have one entry for each layer.");
+    return FTMEM_OK;
+}
+
+/* Reads a list with an item for each layer; *given says whether the file has it. */
+static ftmem_status config_list(const config_source *c, const char *list, int64_t layers, config_item *read, uint8_t *items, bool *given)
+{
+    memset(items, CONFIG_NO_ITEM, (size_t)layers);
+    *given = false;
+    for (size_t i = 0; i < c->count; i++) {
+        int64_t index = config_list_index(c, &c->entries[i], list);
+        if (index < 0) continue;
+        if (index >= layers) return config_fail(c, FTMEM_E_CONFLICT, &c->entries[i], "the list must not be longer than the number of layers");
+        ftmem_status status = read(c, &c->entries[i], &items[index]);
+        if (status != FTMEM_OK) return status;
+        *given = true;
+    }
+    return *given ? config_list_whole(c, list, layers, items) : FTMEM_OK;
+}
+
+static ftmem_status config_kind_item(const config_source *c, const ftmem_entry *e, uint8_t *kind)
+{
+    if (e->type != FTMEM_ENTRY_TEXT) return config_fail(c, FTMEM_E_TYPE, e, "it must be the name of a kind of layer");
+    *kind = strcmp(e->text, "sliding_attention") == 0;
+    if (*kind || strcmp(e->text, "full_attention") == 0) return FTMEM_OK;
+    return config_fail(c, FTMEM_E_UNSUPPORTED, e, "modelled are full_attention and sliding_attention");
+}
+
+static ftmem_status config_rotates_item(const config_source *c, const ftmem_entry *e, uint8_t *rotates)
+{
+    if (e->type != FTMEM_ENTRY_INT && e->type != FTMEM_ENTRY_BOOL) return config_fail(c, FTMEM_E_TYPE, e, "it must be 0 or 1");
+    *rotates = e->integer != 0;
+    return FTMEM_OK;
+}
+
+/* Of `period` layers the last one is full. The class default stands in the defaults as layer_types; old files of two
+   families have a key for it. */
+static ftmem_status config_period(const config_source *c, int64_t *period)
+{
+    ftmem_entry e = { 0 };
+    ftmem_status status = FTMEM_OK;
+    if (config_is(c, OF(GEMMA3) | OF(COHERE2))) status = config_lookup(c, "sliding_window_pattern", &e);
+    if (status == FTMEM_OK && e.type == FTMEM_ENTRY_NULL) {
+        const char *value = ftmem__packed_value(c->cls->values, "layer_types");
+        ftmem__unpack_one("layer_types", value ? value : "null", &e);
+    }
+    return status != FTMEM_OK ? status : config_whole(c, &e, FTMEM_MAX_LAYERS, false, period);
+}
+
+/* From which layer on a window applies (Qwen), or after how many layers one is full (cycles). */
+static ftmem_status config_layer_rule(const config_source *c, int64_t *first, int64_t *period)
+{
+    ftmem_entry e;
+    *first = *period = 0;
+    if (config_is(c, CYCLES)) return config_period(c, period);
+    if (!config_is(c, QWEN_LIKE)) return FTMEM_OK;
+    ftmem_status status = config_lookup(c, "max_window_layers", &e);
+    if (status != FTMEM_OK) return status;
+    if (e.type == FTMEM_ENTRY_INT && e.integer == 0) return FTMEM_OK;
+    return config_whole(c, &e, INT32_MAX, false, first);
+}
+
+static ftmem_status config_slide(const config_source *c, int64_t window, ftmem_model *model)
+{
+    bool given = false;
+    int64_t first = 0, period = 0;
+    ftmem_status status = FTMEM_OK;
+    if (config_is(c, CYCLES | QWEN_LIKE)) status = config_list(c, "layer_types", model->layers, config_kind_item, model->layer_kind, &given);
+    if (status != FTMEM_OK || given) return status;
+    status = config_layer_rule(c, &first, &period);
+    for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++)
+        model->layer_kind[i] = period ? (i + 1) % period != 0 : window != 0 && i >= first;
+    return status;
+}
+
+/* SmolLM3: some layers do not rotate, and only those may have a window. no_rope_layers has 1 where a layer does. */
+static ftmem_status config_smollm3_layers(const config_source *c, int64_t window, ftmem_model *model)
+{
+    ftmem_entry e;
+    bool given = false;
+    int64_t interval = 0;
+    ftmem_status status = config_lookup(c, "no_rope_layer_interval", &e);
+    if (status == FTMEM_OK) status = config_whole(c, &e, INT32_MAX, false, &interval);
+    if (status == FTMEM_OK) status = config_list(c, "no_rope_layers", model->layers, config_rotates_item, model->layer_kind, &given);
+    if (status != FTMEM_OK) return status;
+    for (int64_t i = 0; i < model->layers; i++) {
+        bool rotates = given ? model->layer_kind[i] == 1 : (i + 1) % interval != 0;
+        model->layer_kind[i] = rotates ? 0 : 2;
+        if (!rotates && window != 0)
+            return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, "use_sliding_window", "true", "use_sliding_window is true; window layers without rotation are not modelled.");
+    }
+    return FTMEM_OK;
+}
+
+static bool config_any_window(const ftmem_model *model)
+{
+    for (int64_t i = 0; i < model->layers; i++)
+        if (model->layer_kind[i] == 1) return true;
+    return false;
+}
+
+static ftmem_status config_layers(const config_source *c, ftmem_model *model)
+{
+    int64_t window = 0;
+    if (!config_is(c, OF(MISTRAL) | OF(PHI3) | OF(STARCODER2) | QWEN_LIKE | CYCLES | OF(SMOLLM3))) return FTMEM_OK;
+    ftmem_status status = config_window(c, &window);
+    if (status == FTMEM_OK && c->cls->family == FTMEM_SMOLLM3) status = config_smollm3_layers(c, window, model);
+    else if (status == FTMEM_OK) status = config_slide(c, window, model);
+    if (status != FTMEM_OK || !config_any_window(model)) return status;
+    if (window == 0) return ftmem__fail(c->error, FTMEM_E_CONFLICT, "sliding_window", "null", "sliding_window is null or not in use, but some layers are sliding_attention; give the window in tokens.");
+    model->sliding_window = window;
+    for (int64_t i = 0; c->cls->family == FTMEM_COHERE2 && i < model->layers; i++)
+        if (model->layer_kind[i] == 0) model->layer_kind[i] = 2; /* Cohere 2 rotates in window layers only */
+    return FTMEM_OK;
+}
+
+/* ---------------------------------------------------------------------------------------------------- refusals */
+
+static bool config_harmless_value(const ftmem_entry *e, uint8_t harmless)
+{
+    if (e->type == FTMEM_ENTRY_TEXT) return false;
+    if (harmless == CONFIG_ONE) return e->type == FTMEM_ENTRY_NULL || config_number(e) == 1;
+    if (harmless == CONFIG_TRUE) return e->type == FTMEM_ENTRY_BOOL && e->integer != 0;
+    return e->type == FTMEM_ENTRY_NULL || config_number(e) == 0;
+}
+
+static ftmem_status config_refuse_options(const config_source *c)
+{
+    for (int32_t i = 0; i < FTMEM__COUNT(config_refusals); i++) {
+        const config_refusal *refusal = &config_refusals[i];
+        const ftmem_entry *given = config_is(c, refusal->families) ? config_given(c, refusal->key) : NULL;
+        if (given && !config_harmless_value(given, refusal->harmless))
+            return config_fail(c, FTMEM_E_UNSUPPORTED, given, refusal->why);
+    }
+    return FTMEM_OK;
+}
+
+static bool config_under(const ftmem_entry *entry, const char *object)
+{
+    size_t n = strlen(object);
+    if (strncmp(entry->key, object, n) != 0) return false;
+    return entry->key[n] == '.' || (entry->key[n] == '\0' && entry->type != FTMEM_ENTRY_NULL);
+}
+
+static const ftmem_entry *config_object(const config_source *c, const char *object)
+{
+    for (size_t i = 0; i < c->count; i++)
+        if (config_under(&c->entries[i], object)) return &c->entries[i];
+    return NULL;
+}
+
+/* Parts of a config that make another model of it. */
+static ftmem_status config_refuse_objects(const config_source *c)
+{
+    static const struct { const char *object, *why; } objects[] = {
+        { "vision_config", "vision_config is present: a vision-language model is not modelled; give its text_config alone." },
+        { "audio_config", "audio_config is present: a model with audio input is not modelled; give its text_config alone." },
+        { "per_layer_config", "per_layer_config is present: layers of different shapes are not modelled." },
+        { "compression_config", "compression_config is present: compressed weights are not modelled; give the config of the unquantised model." },
+    };
+    for (int32_t i = 0; i < FTMEM__COUNT(objects); i++)
+        if (config_object(c, objects[i].object))
+            return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, objects[i].object, "", objects[i].why);
+    return FTMEM_OK;
+}
+
+/* bitsandbytes is what QLORA and LORA8 model; which of them is the job's to say. Other formats are not modelled. */
+static ftmem_status config_refuse_quantization(const config_source *c)
+{
+    char message[256];
+    ftmem__text text = ftmem__text_in(message, sizeof message);
+    config_source root = *c;
+    root.prefix = "";
+    if (!config_object(c, "quantization_config")) return FTMEM_OK;
+    const ftmem_entry *method = config_given(&root, "quantization_config.quant_method");
+    const char *name = method && method->type == FTMEM_ENTRY_TEXT && method->text ? method->text : "";
+    if (strncmp(name, "bitsandbytes", 12) == 0) return FTMEM_OK;
+    if (!*name && (config_given(&root, "quantization_config.load_in_4bit") || config_given(&root, "quantization_config.load_in_8bit"))) return FTMEM_OK;
+    ftmem__put(&text, "quantization_config says ");
+    ftmem__put(&text, *name ? name : "no quant_method");
+    ftmem__put(&text, "; only bitsandbytes is modelled, so give the config of the unquantised model.");
+    return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, "quantization_config", name, message);
+}
+
+static ftmem_status config_refuse(const config_source *c)
+{
+    ftmem_status status = config_refuse_objects(c);
+    if (status == FTMEM_OK) status = config_refuse_quantization(c);
+    return status != FTMEM_OK ? status : config_refuse_options(c);
+}
+
+/* ------------------------------------------------------------------------------------------------ model types */
+
+/* What RefinedWeb, the first name of Falcon's code, calls things; its 40B came before the switch that tells it apart. */
+static const config_class config_refined_web[] = {
+    { "RefinedWeb", FTMEM_FALCON, "new_decoder_architecture\0" "true\0", "n_layer\0" "num_hidden_layers\0" "n_head\0" "num_attention_heads\0" "n_head_kv\0" "num_kv_heads\0" },
+    { "RefinedWebModel", FTMEM_FALCON, "", "n_layer\0" "num_hidden_layers\0" "n_head\0" "num_attention_heads\0" "n_head_kv\0" "num_kv_heads\0" },
+};
+
+static const config_class *config_class_of(const char *type)
+{
+    for (int32_t i = 0; i < FTMEM__COUNT(config_classes); i++)
+        if (strcmp(config_classes[i].type, type) == 0) return &config_classes[i];
+    return NULL;
+}
+
+static const char *config_other(const char *type)
+{
+    for (int32_t i = 0; i < FTMEM__COUNT(config_others); i++)
+        if (strcmp(config_others[i].type, type) == 0) return config_others[i].what;
+    if (strstr(type, "moe")) return "a mixture of experts";
+    if (strstr(type, "_vl") || strstr(type, "vision")) return "a vision-language model";
+    return NULL;
+}
+
+static ftmem_status config_refuse_type(const config_source *c, const char *type)
+{
+    char message[256];
+    ftmem__text text = ftmem__text_in(message, sizeof message);
+    const char *what = config_other(type);
+    ftmem__put(&text, "model_type ");
+    ftmem__put(&text, type);
+    ftmem__put(&text, what ? " is " : " is not known");
+    ftmem__put(&text, what ? what : "");
+    ftmem__put(&text, what ? ", which is not modelled;" : ";");
+    ftmem__put(&text, " modelled are dense decoders such as llama, mistral, qwen2, qwen3, gemma2, phi3, gpt2 and falcon.");
+    return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, "model_type", type, message);
+}
+
+static bool config_entries_sound(const ftmem_entry *entries, size_t count)
+{
+    if (!entries && count) return false;
+    for (size_t i = 0; i < count; i++)
+        if (!entries[i].key || entries[i].type < FTMEM_ENTRY_NULL || entries[i].type > FTMEM_ENTRY_TEXT || (entries[i].type == FTMEM_ENTRY_TEXT && !entries[i].text)) return false;
+    return true;
+}
+
+/* Finds the class, and where its keys are: a text-only Gemma 3 may have them one level deeper. */
+static ftmem_status config_open(config_source *c)
+{
+    const ftmem_entry *type = config_given(c, "model_type");
+    if (!type || type->type == FTMEM_ENTRY_NULL) return ftmem__fail(c->error, FTMEM_E_MISSING, "model_type", "", "model_type is missing; a Hugging Face config.json names its family there.");
+    if (type->type != FTMEM_ENTRY_TEXT) return config_fail(c, FTMEM_E_TYPE, type, "it must be a name such as llama");
+    bool gemma3 = strcmp(type->text, "gemma3") == 0;
+    for (int32_t i = 0; i < FTMEM__COUNT(config_refined_web); i++)
+        if (strcmp(type->text, config_refined_web[i].type) == 0) c->old = &config_refined_web[i];
+    c->cls = config_class_of(c->old ? "falcon" : gemma3 ? "gemma3_text" : type->text);
+    if (!c->cls) return config_refuse_type(c, type->text);
+    if (gemma3 && config_object(c, "text_config")) c->prefix = "text_config.";
+    return FTMEM_OK;
+}
+
+static void config_name(const config_source *c, const char *name, ftmem_model *model)
+{
+    const ftmem_entry *given = config_given(c, "_name_or_path");
+    ftmem__text text = ftmem__text_in(model->name, sizeof model->name);
+    if (!name && given && given->type == FTMEM_ENTRY_TEXT && *given->text) name = given->text;
+    ftmem__put(&text, name ? name : c->cls->type);
+}
+
+ftmem_status ftmem__model_build(const ftmem_entry *entries, size_t count, const char *name, ftmem_model *model, ftmem_error *error)
+{
+    config_source c = { entries, count, "", NULL, NULL, error };
+    if (!config_entries_sound(entries, count)) return ftmem__fail(error, FTMEM_E_ARGUMENT, "entries", "", "entries must have keys, known types and, for texts, a text.");
+    ftmem_status status = config_open(&c);
+    if (status != FTMEM_OK) return status;
+    memset(model, 0, sizeof *model);
+    model->struct_size = (uint32_t)sizeof *model;
+    model->family = c.cls->family;
+    config_name(&c, name, model);
+    status = config_refuse(&c);
+    if (status == FTMEM_OK) status = config_apply_all(&c, model);
+    if (status == FTMEM_OK) status = config_heads(&c, model);
+    if (status == FTMEM_OK) status = config_rotation(&c, model);
+    if (status == FTMEM_OK) status = config_blocks(&c, model);
+    return status != FTMEM_OK ? status : config_layers(&c, model);
+}
+
+ftmem_status ftmem_model_from_entries(const ftmem_entry *entries, size_t count, ftmem_model *model, ftmem_error *error)
+{
+    ftmem_model built;
+    ftmem_status status = ftmem__exportable(model, FTMEM__MODEL_MINIMUM, "model", error);
+    if (status == FTMEM_OK) status = ftmem__model_build(entries, count, NULL, &built, error);
+    if (status == FTMEM_OK) ftmem__export(model, &built, sizeof built);
+    return status;
+}

@@ -1,0 +1,48 @@
+/* Families of decoders: what each block is made of, in which order, and what transformers calls the parts. */
+#ifndef FTMEM_FAMILIES_H
+#define FTMEM_FAMILIES_H
+
+#include "common.h"
+
+/* Steps of a block. `cur` is the running value, `residual` and `branch` are set aside (program.c). */
+enum {
+    FTMEM__END,
+    FTMEM__RESIDUAL,   /* residual = cur */
+    FTMEM__NORM,       /* cur = norm(cur) */
+    FTMEM__ATTENTION,  /* cur = attention(cur) */
+    FTMEM__MLP,        /* cur = mlp(cur) */
+    FTMEM__DROPOUT,    /* cur = dropout(cur) */
+    FTMEM__ADD,        /* cur = residual + cur */
+    FTMEM__SET_BRANCH, /* branch = cur, and cur stays the input of attention */
+    FTMEM__ATTENTION_ASIDE, /* branch = attention(cur); cur stays */
+    FTMEM__RESTART,    /* cur = residual */
+    FTMEM__JOIN,       /* cur = cur + branch + residual */
+    FTMEM__JOIN_RESIDUAL_FIRST, /* cur = residual + branch + cur */
+    FTMEM__MULTIPLY,   /* cur = cur x residual multiplier, where the model has one */
+    FTMEM__NORM_ASIDE  /* branch = norm(cur): the MLP's norm is made before attention */
+};
+
+enum { FTMEM__RMS, FTMEM__RMS_PLUS_ONE, FTMEM__RMS_FP32_WEIGHT, FTMEM__LAYER, FTMEM__LAYER_NO_PARAMETERS, FTMEM__LAYER_FP32 }; /* norm kinds */
+enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI };  /* positions */
+enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN };                      /* MLP kinds */
+enum { FTMEM__QKV_SEPARATE, FTMEM__QKV_FUSED };
+enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE };                                 /* where q/k norms work */
+
+typedef struct ftmem__family {
+    const char *model_type;
+    const uint8_t *block, *parallel_block;
+    uint8_t norm, positions, mlp, qkv, qk_norm_kind, activation;
+    /* class defaults of the model's switches: FTMEM_ON or FTMEM_OFF */
+    uint8_t tied, qkv_bias, o_bias, mlp_bias, norm_bias, qk_norm, parallel, two_norms, head_bias;
+    bool embed_scale;   /* the embedding is multiplied (Gemma) */
+    bool embed_norm;    /* and normalised (BLOOM) */
+    bool no_final_norm;
+    const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
+    uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */
+} ftmem__family;
+
+const ftmem__family *ftmem__family_of(const ftmem_model *model); /* model->family 0: llama */
+void ftmem__model_defaults(ftmem_model *model);                  /* fills what is 0 */
+ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error);
+
+#endif

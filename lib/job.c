@@ -1,0 +1,403 @@
+/* From the caller's job to one that needs no more questions: import, ranges, defaults, contradictions. */
+#include "job.h"
+#include "families.h"
+
+/* -------------------------------------------------------------------------------------------------- sentences */
+
+/* A sentence in the making; the functions below end in the error that carries it. */
+typedef struct job_sentence {
+    char message[sizeof(((ftmem_error *)0)->message)];
+    ftmem__text text;
+} job_sentence;
+
+static void job_begin(job_sentence *s, const char *field, int64_t value)
+{
+    s->text = ftmem__text_in(s->message, sizeof s->message);
+    ftmem__put(&s->text, field);
+    ftmem__put(&s->text, " is ");
+    ftmem__put_int(&s->text, value);
+}
+
+static void job_add(job_sentence *s, const char *words, int64_t value)
+{
+    ftmem__put(&s->text, words);
+    ftmem__put_int(&s->text, value);
+}
+
+static ftmem_status job_conflict(job_sentence *s, const char *field, int64_t value, const char *rest, ftmem_error *error)
+{
+    ftmem__put(&s->text, rest);
+    return ftmem__fail_int(error, FTMEM_E_CONFLICT, field, value, s->message);
+}
+
+/* "FIELD is 20REST" */
+static ftmem_status job_conflict_int(const char *field, int64_t value, const char *rest, ftmem_error *error)
+{
+    job_sentence s;
+    if (!error) return FTMEM_E_CONFLICT;
+    job_begin(&s, field, value);
+    return job_conflict(&s, field, value, rest, error);
+}
+
+/* "FIELD is 20, but OTHER is 10REST" */
+static ftmem_status job_conflict_two(const char *field, int64_t value, const char *other, int64_t limit, const char *rest, ftmem_error *error)
+{
+    job_sentence s;
+    if (!error) return FTMEM_E_CONFLICT;
+    job_begin(&s, field, value);
+    ftmem__put(&s.text, ", but ");
+    ftmem__put(&s.text, other);
+    job_add(&s, " is ", limit);
+    return job_conflict(&s, field, value, rest, error);
+}
+
+/* ----------------------------------------------------------------------------------------------------- import */
+
+static ftmem_status job_import_model(const ftmem_job *job, ftmem__case *c, ftmem_error *error)
+{
+    if (!job->model) return ftmem__fail(error, FTMEM_E_MISSING, "job.model", "NULL", "job.model is NULL, but a model is required: ftmem_model_find gives one by name");
+    return ftmem__import(&c->model, sizeof c->model, job->model, FTMEM__MODEL_MINIMUM, "model", error);
+}
+
+static ftmem_status job_import_adapter(const ftmem_job *job, ftmem__case *c, ftmem_error *error)
+{
+    if (job->adapter) return ftmem__import(&c->adapter, sizeof c->adapter, job->adapter, FTMEM__ADAPTER_MINIMUM, "adapter", error);
+    memset(&c->adapter, 0, sizeof c->adapter);
+    c->adapter.struct_size = (uint32_t)sizeof c->adapter;
+    return FTMEM_OK;
+}
+
+/* A GPU by value has the job's version, so its own size says only whether somebody filled it in: 0 is as good. */
+static ftmem_status job_import_gpu(ftmem_gpu *gpu, ftmem_error *error)
+{
+    if (gpu->struct_size != 0 && gpu->struct_size != sizeof *gpu)
+        return ftmem__fail_int(error, FTMEM_E_STRUCT_SIZE, "job.gpu.struct_size", gpu->struct_size, "job.gpu.struct_size is no size that an ftmem_gpu has had: initialise it with FTMEM_GPU_INIT");
+    gpu->struct_size = (uint32_t)sizeof *gpu;
+    return FTMEM_OK;
+}
+
+static ftmem_status job_import(const ftmem_job *job, ftmem__case *c, ftmem_error *error)
+{
+    ftmem_status status = ftmem__import(&c->job, sizeof c->job, job, FTMEM__JOB_MINIMUM, "job", error);
+    if (status == FTMEM_OK) status = job_import_gpu(&c->job.gpu, error);
+    if (status == FTMEM_OK) status = job_import_model(&c->job, c, error);
+    if (status == FTMEM_OK) status = job_import_adapter(&c->job, c, error);
+    c->job.model = &c->model;
+    c->job.adapter = &c->adapter;
+    return status;
+}
+
+/* ----------------------------------------------------------------------------------------------------- ranges */
+
+/* What has a place in the structs, but no meaning in this version. */
+static ftmem_status job_check_supported(const ftmem__case *c, ftmem_error *error)
+{
+    if (c->adapter.use_dora == FTMEM_ON)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.use_dora", "on", "adapter.use_dora is on, but DoRA is not modelled in this version: leave it off");
+    if (c->model.layers > FTMEM_MAX_LAYERS)
+        return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layers", c->model.layers, "model.layers is more than 512 blocks, the most that this version models");
+    return FTMEM_OK;
+}
+
+static ftmem_status job_check_layer_kinds(const ftmem_model *model, ftmem_error *error)
+{
+    uint8_t most = 0;
+    for (int32_t i = 0; i < FTMEM_MAX_LAYERS; ++i) most = model->layer_kind[i] > most ? model->layer_kind[i] : most;
+    if (most <= 2) return FTMEM_OK;
+    return ftmem__fail_int(error, FTMEM_E_RANGE, "model.layer_kind", most, "model.layer_kind has a value above 2; it must be 0 (full), 1 (sliding window) or 2 (full without rotation)");
+}
+
+static ftmem_status job_validate(const ftmem__case *c, ftmem_error *error)
+{
+    ftmem_status status = ftmem__fields_validate(FTMEM_OBJECT_JOB, &c->job, error);
+    if (status == FTMEM_OK) status = ftmem__fields_validate(FTMEM_OBJECT_GPU, &c->job.gpu, error);
+    if (status == FTMEM_OK) status = ftmem__fields_validate(FTMEM_OBJECT_MODEL, &c->model, error);
+    if (status == FTMEM_OK) status = ftmem__fields_validate(FTMEM_OBJECT_ADAPTER, &c->adapter, error);
+    if (status == FTMEM_OK) status = job_check_layer_kinds(&c->model, error);
+    return status == FTMEM_OK ? job_check_supported(c, error) : status;
+}
+
+/* --------------------------------------------------------------------------------------------------- defaults */
+
+void ftmem__case_note(ftmem__case *c, int32_t code, const char *field, int64_t value)
+{
+    if (c->note_count >= FTMEM_NOTE_CAPACITY) return;
+    ftmem_note *note = &c->notes[c->note_count++];
+    note->code = code;
+    note->value = value > INT32_MAX ? INT32_MAX : (int32_t)value;
+    note->field = field;
+}
+
+/* A default that decides how much memory is used, so that it is said to have been assumed. */
+#define JOB_ASSUME(object, member, default_value) \
+    if (c->object.member == 0) { \
+        c->object.member = (default_value); \
+        ftmem__case_note(c, FTMEM_NOTE_ASSUMED, #object "." #member, c->object.member); \
+    }
+/* One that does not, or hardly. */
+#define JOB_DEFAULT(object, member, default_value) \
+    if (c->object.member == 0) c->object.member = (default_value);
+
+/* Where positions are a table, no row can be longer than it; 0: no such limit. */
+static int64_t job_position_limit(const ftmem_model *model)
+{
+    if (ftmem__family_of(model)->positions != FTMEM__LEARNED) return 0;
+    return model->max_positions > 0 ? model->max_positions : model->position_rows;
+}
+
+static int64_t job_default_sequence(const ftmem_model *model)
+{
+    int64_t limit = job_position_limit(model);
+    return limit > 0 && limit < 1024 ? limit : 1024;
+}
+
+static void job_fill_batch(ftmem__case *c)
+{
+    JOB_ASSUME(job, sequence, job_default_sequence(&c->model))
+    JOB_ASSUME(job, micro_batch, 1)
+    JOB_DEFAULT(job, accumulation, 1)
+    JOB_DEFAULT(job, mask, FTMEM_MASK_NONE)
+    JOB_DEFAULT(job, task, FTMEM_TASK_CAUSAL_LM)
+    JOB_DEFAULT(job, eval, FTMEM_OFF)
+    JOB_DEFAULT(job, eval_keep_logits, FTMEM_OFF)
+    if (c->job.task == FTMEM_TASK_CLASSIFY) JOB_DEFAULT(job, classes, 2)
+    if (c->job.eval == FTMEM_ON) JOB_DEFAULT(job, eval_batch, c->job.micro_batch)
+}
+
+static void job_fill_training(ftmem__case *c)
+{
+    JOB_ASSUME(job, dtype, FTMEM_BF16)
+    JOB_ASSUME(job, optimizer, FTMEM_ADAMW)
+    JOB_ASSUME(job, attention, FTMEM_SDPA)
+    JOB_ASSUME(job, recompute, FTMEM_RECOMPUTE_NONE)
+    JOB_ASSUME(job, loss, FTMEM_LOSS_DROPPED)
+    JOB_DEFAULT(job, master_weights, FTMEM_OFF)
+    JOB_DEFAULT(job, repeat_kv, FTMEM_OFF)
+    JOB_DEFAULT(job, grad_clip, FTMEM_ON)
+    JOB_DEFAULT(job, recompute_every, 1)
+    if (c->job.loss == FTMEM_LOSS_CHUNKED) JOB_DEFAULT(job, loss_chunk_tokens, 256)
+}
+
+/* Without an adapter its fields stay 0, and fields of another kind stay off: what was resolved can be asked again. */
+static void job_fill_adapter(ftmem__case *c)
+{
+    bool qlora = c->adapter.kind == FTMEM_ADAPTER_QLORA, kbit = qlora || c->adapter.kind == FTMEM_ADAPTER_LORA8;
+    if (c->adapter.kind == FTMEM_ADAPTER_NONE) return;
+    JOB_ASSUME(adapter, rank, 8)
+    JOB_ASSUME(adapter, targets, ftmem__family_of(&c->model)->default_targets)
+    JOB_DEFAULT(adapter, dtype, FTMEM_FP32)
+    if (qlora) {
+        JOB_DEFAULT(adapter, quant, FTMEM_NF4)
+        JOB_ASSUME(adapter, double_quant, FTMEM_ON)
+    }
+    if (kbit) JOB_ASSUME(adapter, kbit_fp32, FTMEM_ON)
+    JOB_DEFAULT(adapter, double_quant, FTMEM_OFF)
+    JOB_DEFAULT(adapter, kbit_fp32, FTMEM_OFF)
+    JOB_DEFAULT(adapter, use_dora, FTMEM_OFF)
+}
+
+static void job_fill_surroundings(ftmem__case *c)
+{
+    JOB_DEFAULT(job, stack, FTMEM_STACK_TRANSFORMERS)
+    JOB_DEFAULT(job, expandable_segments, FTMEM_OFF)
+    JOB_DEFAULT(job, cublas_workspace, FTMEM_ON)
+    JOB_ASSUME(job, transformers_version, 524)
+    JOB_ASSUME(job, torch_version, 213)
+    if (c->job.gpu.sm_arch == 0) {
+        c->job.gpu.sm_arch = 80;
+        ftmem__case_note(c, FTMEM_NOTE_ASSUMED, "gpu.sm_arch", 80);
+    }
+}
+
+static void job_fill(ftmem__case *c)
+{
+    c->note_count = 0;
+    if (c->model.inferred) ftmem__case_note(c, FTMEM_NOTE_INFERRED, "model", 0);
+    job_fill_batch(c);
+    job_fill_training(c);
+    job_fill_adapter(c);
+    job_fill_surroundings(c);
+}
+
+/* --------------------------------------------------------------------------------------------- contradictions
+   All of them are looked for after the defaults are in, none of which contradicts anything. */
+
+static ftmem_status job_check_sequence(const ftmem__case *c, ftmem_error *error)
+{
+    int64_t limit = job_position_limit(&c->model);
+    if (limit == 0 || c->job.sequence <= limit) return FTMEM_OK;
+    const char *other = c->model.max_positions > 0 ? "model.max_positions" : "model.position_rows";
+    return job_conflict_two("job.sequence", c->job.sequence, other, limit, ", and its learned positions end there", error);
+}
+
+/* The first adapter field that was given, for the message. */
+static const ftmem_field *job_given_adapter_field(const ftmem_adapter *adapter)
+{
+    static const char zero[sizeof(int64_t)] = { 0 };
+    for (int32_t i = 0; i < ftmem_field_count(); ++i) {
+        const ftmem_field *field = ftmem_field_at(i);
+        if (field->object != FTMEM_OBJECT_ADAPTER || field->offset <= (int32_t)offsetof(ftmem_adapter, kind)) continue;
+        if (memcmp((const char *)adapter + field->offset, zero, (size_t)field->size) != 0) return field;
+    }
+    return NULL;
+}
+
+static ftmem_status job_check_no_adapter(const ftmem__case *c, ftmem_error *error)
+{
+    if (c->adapter.kind != FTMEM_ADAPTER_NONE) return FTMEM_OK;
+    const ftmem_field *field = job_given_adapter_field(&c->adapter);
+    if (!field) return FTMEM_OK;
+    job_sentence s;
+    s.text = ftmem__text_in(s.message, sizeof s.message);
+    ftmem__put(&s.text, field->path);
+    ftmem__put(&s.text, " is given, but adapter.kind is none: choose lora, qlora or lora8, or leave the field at 0");
+    return ftmem__fail(error, FTMEM_E_CONFLICT, field->path, "given", s.message);
+}
+
+static ftmem_status job_check_quantisation(const ftmem__case *c, ftmem_error *error)
+{
+    const ftmem_adapter *a = &c->adapter;
+    if (a->kind == FTMEM_ADAPTER_QLORA) return FTMEM_OK;
+    if (a->quant != 0)
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "adapter.quant", ftmem_enum_name("dtype", a->quant), "adapter.quant is given, but adapter.kind is not qlora: only QLoRA has 4-bit weights");
+    if (a->double_quant == FTMEM_ON)
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "adapter.double_quant", "on", "adapter.double_quant is on, but adapter.kind is not qlora: only QLoRA has 4-bit weights");
+    if (a->kbit_fp32 == FTMEM_ON && a->kind == FTMEM_ADAPTER_LORA)
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "adapter.kbit_fp32", "on", "adapter.kbit_fp32 is on, but adapter.kind is lora: prepare_model_for_kbit_training belongs to qlora and lora8");
+    return FTMEM_OK;
+}
+
+static ftmem_status job_check_adapter_layers(const ftmem__case *c, ftmem_error *error)
+{
+    int64_t first = c->adapter.layers_first, last = c->adapter.layers_last, layers = c->model.layers;
+    if (first > layers) return job_conflict_two("adapter.layers_first", first, "model.layers", layers, "", error);
+    if (last > layers) return job_conflict_two("adapter.layers_last", last, "model.layers", layers, "", error);
+    if (first + last <= layers || first == 0 || last == 0) return FTMEM_OK;
+    if (!error) return FTMEM_E_CONFLICT;
+    job_sentence s;
+    job_begin(&s, "adapter.layers_first", first);
+    job_add(&s, " and adapter.layers_last is ", last);
+    job_add(&s, ", together ", first + last);
+    job_add(&s, " blocks, but model.layers is ", layers);
+    return job_conflict(&s, "adapter.layers_first", first, "", error);
+}
+
+static ftmem_status job_check_freeze(const ftmem__case *c, ftmem_error *error)
+{
+    int32_t freeze = c->job.freeze;
+    bool first = (freeze & FTMEM_PART_FIRST_LAYERS) != 0, last = (freeze & FTMEM_PART_LAST_LAYERS) != 0;
+    if (freeze != 0 && c->adapter.kind != FTMEM_ADAPTER_NONE)
+        return job_conflict_int("job.freeze", freeze, ", but an adapter is given, which freezes the whole base model already: leave job.freeze at 0", error);
+    if (freeze == FTMEM_PART_ALL_BUT)
+        return job_conflict_int("job.freeze", freeze, " (all_but) and names no part: nothing would be trained", error);
+    if (first != (c->job.freeze_first_layers != 0))
+        return job_conflict_int("job.freeze_first_layers", c->job.freeze_first_layers, first ? ", but job.freeze has first_layers: say how many" : ", but job.freeze does not have first_layers", error);
+    if (last != (c->job.freeze_last_layers != 0))
+        return job_conflict_int("job.freeze_last_layers", c->job.freeze_last_layers, last ? ", but job.freeze has last_layers: say how many" : ", but job.freeze does not have last_layers", error);
+    return FTMEM_OK;
+}
+
+static ftmem_status job_check_freeze_layers(const ftmem__case *c, ftmem_error *error)
+{
+    int64_t first = c->job.freeze_first_layers, last = c->job.freeze_last_layers, layers = c->model.layers;
+    if (first + last <= layers) return FTMEM_OK;
+    if (!error) return FTMEM_E_CONFLICT;
+    const char *field = first >= last ? "job.freeze_first_layers" : "job.freeze_last_layers";
+    job_sentence s;
+    s.text = ftmem__text_in(s.message, sizeof s.message);
+    job_add(&s, "job.freeze_first_layers + job.freeze_last_layers is ", first);
+    job_add(&s, " + ", last);
+    job_add(&s, " = ", first + last);
+    job_add(&s, " blocks, but model.layers is ", layers);
+    return job_conflict(&s, field, first >= last ? first : last, "", error);
+}
+
+static ftmem_status job_check_precision(const ftmem__case *c, ftmem_error *error)
+{
+    const ftmem_job *job = &c->job;
+    if (job->dtype != FTMEM_FP32) return FTMEM_OK;
+    if (job->master_weights == FTMEM_ON)
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "job.master_weights", "on", "job.master_weights is on, but job.dtype is fp32: there are no 16-bit weights to keep fp32 copies of");
+    if (job->attention == FTMEM_FLASH2 && job->autocast == 0)
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "job.attention", "flash2", "job.attention is flash2, but job.dtype is fp32 without job.autocast: flash-attention works in bf16 and fp16 only");
+    return FTMEM_OK;
+}
+
+static ftmem_status job_check_loss(const ftmem__case *c, ftmem_error *error)
+{
+    const ftmem_job *job = &c->job;
+    bool chunked = job->loss == FTMEM_LOSS_CHUNKED;
+    if (job->loss_chunk_tokens != 0 && !chunked)
+        return job_conflict_int("job.loss_chunk_tokens", job->loss_chunk_tokens, ", but job.loss is not chunked", error);
+    if (job->task == FTMEM_TASK_CLASSIFY && (chunked || job->loss == FTMEM_LOSS_FUSED))
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "job.loss", ftmem_enum_name("loss", job->loss), "job.loss splits the logits of a vocabulary, but job.task is classify, which has none");
+    if (job->classes != 0 && job->task != FTMEM_TASK_CLASSIFY)
+        return job_conflict_int("job.classes", job->classes, ", but job.task is not classify", error);
+    return FTMEM_OK;
+}
+
+static ftmem_status job_check_idle(const ftmem__case *c, ftmem_error *error)
+{
+    const ftmem_job *job = &c->job;
+    if (job->recompute_every > 1 && job->recompute == FTMEM_RECOMPUTE_NONE)
+        return job_conflict_int("job.recompute_every", job->recompute_every, ", but job.recompute is none: set it to full or reentrant", error);
+    if (job->eval == FTMEM_ON) return FTMEM_OK;
+    if (job->eval_batch != 0)
+        return job_conflict_int("job.eval_batch", job->eval_batch, ", but job.eval is off: set it to on to include an evaluation pass", error);
+    if (job->eval_keep_logits == FTMEM_ON)
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "job.eval_keep_logits", "on", "job.eval_keep_logits is on, but job.eval is off: set it to on to include an evaluation pass");
+    return FTMEM_OK;
+}
+
+static ftmem_status job_check_gpu(const ftmem__case *c, ftmem_error *error)
+{
+    const ftmem_gpu *gpu = &c->job.gpu;
+    int64_t used = c->job.used_by_others_bytes;
+    if (gpu->memory_bytes == 0) return FTMEM_OK;
+    if (gpu->torch_bytes > gpu->memory_bytes)
+        return job_conflict_two("gpu.torch_bytes", gpu->torch_bytes, "gpu.memory_bytes", gpu->memory_bytes, ": torch cannot see more than the card has", error);
+    if (used >= gpu->memory_bytes)
+        return job_conflict_two("job.used_by_others_bytes", used, "gpu.memory_bytes", gpu->memory_bytes, ": nothing would be left", error);
+    return FTMEM_OK;
+}
+
+static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
+{
+    static ftmem_status (*const checks[])(const ftmem__case *, ftmem_error *) = {
+        job_check_no_adapter, job_check_quantisation, job_check_adapter_layers, job_check_freeze, job_check_freeze_layers,
+        job_check_precision, job_check_loss, job_check_idle, job_check_sequence, job_check_gpu,
+    };
+    for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
+        ftmem_status status = checks[i](c, error);
+        if (status != FTMEM_OK) return status;
+    }
+    return FTMEM_OK;
+}
+
+ftmem_status ftmem__case_load(const ftmem_job *job, ftmem__case *out, ftmem_error *error)
+{
+    ftmem_status status = job_import(job, out, error);
+    if (status == FTMEM_OK) status = job_validate(out, error);
+    if (status != FTMEM_OK) return status;
+    ftmem__model_defaults(&out->model);
+    status = ftmem__model_check(&out->model, error);
+    if (status != FTMEM_OK) return status;
+    job_fill(out);
+    return job_check(out, error);
+}
+
+/* ---------------------------------------------------------------------------------------------------- resolve */
+
+ftmem_status ftmem_resolve(const ftmem_job *job, ftmem_job *resolved, ftmem_adapter *adapter, ftmem_error *error)
+{
+    ftmem__case c;
+    ftmem_status status = ftmem__exportable(resolved, FTMEM__JOB_MINIMUM, "resolved", error);
+    if (status == FTMEM_OK && adapter) status = ftmem__exportable(adapter, FTMEM__ADAPTER_MINIMUM, "adapter", error);
+    if (status == FTMEM_OK) status = ftmem__case_load(job, &c, error);
+    if (status != FTMEM_OK) return status;
+    c.job.model = job->model;
+    c.job.adapter = adapter ? adapter : job->adapter;
+    if (adapter) ftmem__export(adapter, &c.adapter, sizeof c.adapter);
+    ftmem__export(resolved, &c.job, sizeof c.job);
+    return FTMEM_OK;
+}

@@ -1,0 +1,19 @@
+/* A job as asked, made ready to be answered: copied out of the caller's structs, checked, every default filled in. */
+#ifndef FTMEM_JOB_H
+#define FTMEM_JOB_H
+
+#include "common.h"
+
+typedef struct ftmem__case {
+    ftmem_model model;
+    ftmem_adapter adapter; /* kind none, and the rest 0, when the job has none */
+    ftmem_job job;         /* its pointers lead to the two above: load again after copying */
+    ftmem_note notes[FTMEM_NOTE_CAPACITY];
+    int32_t note_count;
+} ftmem__case;
+
+ftmem_status ftmem__case_load(const ftmem_job *job, ftmem__case *out, ftmem_error *error);
+/* Adds a note; one too many is dropped. `field` is static text or NULL. */
+void ftmem__case_note(ftmem__case *c, int32_t code, const char *field, int64_t value);
+
+#endif

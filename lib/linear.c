@@ -1,0 +1,183 @@
+/* Linears: plain, quantised, adapted by LoRA, and the parameters they declare. */
+#include "lower.h"
+
+/* bitsandbytes/functional.py quantize_4bit and QuantState: half a byte an element; fp32 maxima of blocks of 64, or
+   8-bit maxima with fp32 maxima of 256 blocks, an offset and two code tables. Each tensor is an allocation of its own. */
+static int64_t linear_bytes4(const ftmem__shape *shape, int64_t n)
+{
+    int64_t blocks = (n + 63) / 64, bytes = ftmem__round512((n + 1) / 2) + 512; /* 16-entry code */
+    if (shape->adapter->double_quant != FTMEM_ON) return bytes + ftmem__round512(blocks * 4);
+    return bytes + ftmem__round512(blocks) + ftmem__round512((blocks + 255) / 256 * 4) + 1024 + 512;
+}
+
+static int64_t linear_bytes8(int64_t out, int64_t n)
+{
+    return ftmem__round512(n) + ftmem__round512(4 * out); /* one fp32 scale a row */
+}
+
+static void linear_declare(ftmem__low *low, ftmem__param param)
+{
+    ftmem__params *params = low->params;
+    if (!params) return;
+    if (params->count >= FTMEM__MAX_PARAMS) {
+        params->full = true;
+        return;
+    }
+    param.segment = params->segment;
+    params->at[params->count++] = param;
+}
+
+static ftmem__var linear_parameter(ftmem__low *low, int32_t role, int64_t n, int64_t rows, int32_t dtype, bool trained, bool base)
+{
+    ftmem__param param = {0};
+    param.n = n;
+    param.rows = rows;
+    param.bytes = ftmem__round512(ftmem__bytes(dtype, n));
+    param.dtype = (uint8_t)dtype;
+    param.tensor_class = base ? FTMEM_CLASS_WEIGHTS : FTMEM_CLASS_ADAPTERS;
+    param.role = (uint8_t)role;
+    param.trained = trained;
+    param.base = base;
+    linear_declare(low, param);
+    return ftmem__weight(n, rows > 0 ? n / rows : n, dtype, trained);
+}
+
+ftmem__var ftmem__low_parameter(ftmem__low *low, int32_t role, int64_t n, int64_t cols, bool trained)
+{
+    return linear_parameter(low, role, n, cols < n ? n / cols : 0, low->shape->dtype, trained, true);
+}
+
+static void linear_quantized(ftmem__low *low, int32_t role, int64_t in, int64_t out)
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__param param = {0};
+    param.n = in * out;
+    param.rows = out;
+    param.bytes = shape->qlora ? linear_bytes4(shape, param.n) : linear_bytes8(out, param.n);
+    param.dtype = shape->qlora ? FTMEM_NF4 : FTMEM_INT8;
+    param.tensor_class = FTMEM_CLASS_QUANTIZED;
+    param.role = (uint8_t)role;
+    param.base = true;
+    linear_declare(low, param);
+}
+
+/* F.linear; under autocast operands are cast to its dtype, trained fp32 weights through the cache. */
+ftmem__var ftmem__low_plain_linear(ftmem__low *low, ftmem__var x, ftmem__var w, const ftmem__var *bias, int64_t out)
+{
+    ftmem__tape *tape = low->tape;
+    int32_t dtype = low->shape->autocast ? low->shape->autocast : x.dtype;
+    int64_t rows = x.n / x.cols;
+    double flops = 2.0 * (double)rows * (double)x.cols * (double)out;
+    ftmem__var x16 = ftmem__cast(tape, x, dtype), w16 = ftmem__cast_weight(tape, w, dtype), b16, y;
+    if (bias) b16 = ftmem__cast_weight(tape, *bias, dtype);
+    y = ftmem__matmul(tape, FTMEM__OP_LINEAR, x16, w16, bias ? &b16 : NULL, rows * out, out, flops);
+    if (bias) ftmem__drop(tape, b16);
+    ftmem__drop(tape, w16);
+    ftmem__drop(tape, x16);
+    return y;
+}
+
+/* bitsandbytes MatMul4Bit: the weight is dequantised, in forward and again in backward; the input is not kept. */
+static ftmem__var linear_4bit(ftmem__low *low, ftmem__var x, int64_t out)
+{
+    ftmem__tape *tape = low->tape;
+    int32_t compute = low->shape->compute;
+    int64_t n = x.cols * out, rows = x.n / x.cols, work = ftmem__round512(ftmem__bytes(compute, n));
+    ftmem__var in = ftmem__cast(tape, x, compute), y, result;
+    ftmem__node *node;
+    int16_t dequantized = ftmem__alloc_bytes(tape, FTMEM__OP_DEQUANTIZE, work, FTMEM_CLASS_WORKSPACE);
+    y = ftmem__matmul(tape, FTMEM__OP_LINEAR4, in, ftmem__constant(n, x.cols, compute), NULL, rows * out, out, 2.0 * (double)rows * (double)n);
+    node = ftmem__recorded(tape, y);
+    if (node) node->work = work;
+    ftmem__release(tape, dequantized);
+    result = ftmem__cast(tape, y, x.dtype);
+    ftmem__drop(tape, y);
+    ftmem__drop(tape, in);
+    return result;
+}
+
+/* bitsandbytes MatMul8bitLt over a frozen weight, no outlier columns: an fp16 copy of the input, its int8 form, an
+   int32 product, an fp16 result; the input is kept, and the weight dequantised in backward. */
+static ftmem__var linear_8bit(ftmem__low *low, ftmem__var x, int64_t out)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t rows = x.n / x.cols, work = ftmem__round512(ftmem__bytes(x.dtype, x.cols * out));
+    int16_t half = x.dtype == FTMEM_FP16 ? -1 : ftmem__alloc(tape, FTMEM__OP_CAST, x.n, x.cols, FTMEM_FP16, FTMEM_CLASS_WORKSPACE);
+    int16_t int8 = ftmem__alloc(tape, FTMEM__OP_LINEAR8, x.n, x.cols, FTMEM_INT8, FTMEM_CLASS_WORKSPACE), int32, fp16;
+    ftmem__node *node;
+    ftmem__var y;
+    ftmem__release(tape, half);
+    int32 = ftmem__alloc(tape, FTMEM__OP_LINEAR8, rows * out, out, FTMEM_FP32, FTMEM_CLASS_WORKSPACE);
+    fp16 = ftmem__alloc(tape, FTMEM__OP_LINEAR8, rows * out, out, FTMEM_FP16, FTMEM_CLASS_WORKSPACE);
+    if (x.dtype == FTMEM_FP16) ftmem__release(tape, fp16);
+    y = ftmem__matmul(tape, FTMEM__OP_LINEAR8, x, ftmem__constant(x.cols * out, x.cols, x.dtype), NULL, rows * out, out, 2.0 * (double)x.n * (double)out);
+    if (x.dtype != FTMEM_FP16) ftmem__release(tape, fp16);
+    ftmem__release(tape, int32);
+    ftmem__release(tape, int8);
+    node = ftmem__recorded(tape, y);
+    if (node) node->work = work;
+    return y;
+}
+
+static ftmem__var linear_base(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias)
+{
+    const ftmem__shape *shape = low->shape;
+    bool quantized = (shape->qlora || shape->lora8) && role <= FTMEM_ROLE_DOWN;
+    ftmem__var w, b;
+    if (quantized) linear_quantized(low, role, x.cols, out);
+    else w = linear_parameter(low, role, x.cols * out, out, shape->dtype, low->trained, true);
+    if (bias) b = linear_parameter(low, role, out, 0, shape->dtype, low->trained, true);
+    if (!quantized) return ftmem__low_plain_linear(low, x, w, bias ? &b : NULL, out);
+    return shape->qlora ? linear_4bit(low, x, out) : linear_8bit(low, x, out);
+}
+
+/* peft/tuners/lora/layer.py Linear.forward and lora/bnb.py Linear4bit.forward, Linear8bitLt.forward. */
+static ftmem__var linear_lora(ftmem__low *low, int32_t role, ftmem__var x, ftmem__var base, int64_t out)
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__tape *tape = low->tape;
+    bool quantized = shape->qlora || shape->lora8;
+    int64_t r = shape->adapter->rank;
+    int32_t result_dtype = base.dtype;
+    ftmem__var a = linear_parameter(low, role, r * x.cols, r, shape->lora_dtype, true, false);
+    ftmem__var b = linear_parameter(low, role, out * r, out, shape->lora_dtype, true, false);
+    ftmem__var in, dropped, low_rank, up, scaled, sum, result;
+    in = quantized && shape->autocast ? ftmem__keep(tape, x) : ftmem__cast(tape, x, shape->lora_dtype);
+    dropped = ftmem__low_dropout(low, ftmem__keep(tape, in), shape->adapter->dropout);
+    low_rank = ftmem__low_plain_linear(low, dropped, a, NULL, r);
+    ftmem__drop(tape, dropped);
+    up = ftmem__low_plain_linear(low, low_rank, b, NULL, out);
+    ftmem__drop(tape, low_rank);
+    scaled = ftmem__unary(tape, FTMEM__OP_SCALE, up);
+    ftmem__drop(tape, up);
+    if (quantized && !shape->autocast) {
+        ftmem__var cast = ftmem__cast(tape, scaled, result_dtype);
+        ftmem__drop(tape, scaled);
+        scaled = cast;
+    }
+    sum = ftmem__binary(tape, FTMEM__OP_ADD, base, scaled);
+    if (quantized) {
+        ftmem__drop(tape, base);
+        ftmem__drop(tape, scaled);
+        ftmem__drop(tape, in);
+        return sum;
+    }
+    ftmem__drop(tape, scaled);
+    ftmem__drop(tape, base);
+    result = ftmem__cast(tape, sum, result_dtype);
+    ftmem__drop(tape, sum);
+    ftmem__drop(tape, in);
+    return result;
+}
+
+ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias)
+{
+    ftmem__var base = linear_base(low, role, x, out, bias);
+    if (!low->adapted || !(low->shape->adapter->targets >> role & 1u)) return base;
+    if (low->shape->qlora) { /* bnb.py clones the 4-bit result defensively */
+        ftmem__var copy = ftmem__unary(low->tape, FTMEM__OP_CLONE, base);
+        ftmem__drop(low->tape, base);
+        base = copy;
+    }
+    return linear_lora(low, role, x, base, out);
+}

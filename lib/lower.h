@@ -1,0 +1,92 @@
+/*
+ * Lowering: from a job to the primitives of one segment, as the stack (transformers + PEFT + bitsandbytes) would
+ * execute them. Each function is one piece of those libraries' forward code; it owns its locals as Python would, so
+ * that tensors die where Python lets go of them.
+ */
+#ifndef FTMEM_LOWER_H
+#define FTMEM_LOWER_H
+
+#include "families.h"
+#include "job.h"
+#include "tape.h"
+
+/* Parts of the model, for reports; the order of ftmem__part_name. */
+enum { FTMEM__PART_EMBEDDING, FTMEM__PART_NORM, FTMEM__PART_ATTENTION, FTMEM__PART_MLP, FTMEM__PART_RESIDUAL, FTMEM__PART_HEAD, FTMEM__PART_LOSS, FTMEM__PART_OPTIMIZER, FTMEM__PART_BATCH, FTMEM__PART_END };
+const char *ftmem__part_name(int32_t part);
+
+/* One parameter tensor of one segment. */
+typedef struct ftmem__param {
+    int64_t n;       /* elements */
+    int64_t rows;    /* of a matrix; 0: a vector */
+    int64_t bytes;   /* stored, each tensor rounded to 512 (a quantised weight: with its maxima and tables) */
+    int32_t segment; /* index of the segment kind that has it */
+    uint8_t dtype, tensor_class, role;
+    bool trained;
+    bool base;       /* belongs to the base model (not LoRA, not a saved copy) */
+} ftmem__param;
+enum { FTMEM__MAX_PARAMS = 160 };
+typedef struct ftmem__params {
+    int32_t count, segment;
+    bool full;
+    ftmem__param at[FTMEM__MAX_PARAMS];
+} ftmem__params;
+
+/* What a job means in numbers, filled once (shape.c). All products are checked there. */
+typedef struct ftmem__shape {
+    const ftmem_model *model;
+    const ftmem_adapter *adapter;
+    const ftmem_job *job;
+    const ftmem__family *family;
+    int64_t b, s, tokens;      /* rows, sequence, b x s */
+    int64_t h, f, q, kv, vocab;/* widths; q = heads x head_dim, kv = kv_heads x head_dim */
+    int64_t heads, kv_heads, d, rotary;
+    int32_t dtype;             /* of what is not quantised, as stored */
+    int32_t compute;           /* compute dtype of 4-bit linears: the dtype the model was loaded in */
+    int32_t stream;            /* dtype of the residual stream at the first block */
+    int32_t autocast;          /* 0, FTMEM_BF16, FTMEM_FP16 */
+    int32_t lora_dtype;
+    int32_t kernel;            /* FTMEM_KERNEL_... of a full-attention layer */
+    int32_t sliding_kernel;    /* and of a sliding one */
+    bool qlora, lora8, mask_full, mask_sliding; /* a mask tensor exists for full / sliding layers */
+    bool head_trained, embed_trained, head_copy, embed_copy; /* copies: modules_to_save */
+    bool tied;                 /* head and embedding are one tensor */
+} ftmem__shape;
+
+/* One segment being lowered. */
+typedef struct ftmem__low {
+    ftmem__tape *tape;
+    const ftmem__shape *shape;
+    ftmem__params *params;     /* not NULL: parameters are declared on the way */
+    int64_t b, tokens;         /* rows and tokens of this pass (evaluation has its own batch) */
+    bool training;             /* dropout is active */
+    bool trained;              /* base weights of this block are trained (full fine-tuning) */
+    bool adapted;              /* this block has adapters */
+    uint8_t kind;              /* of the block: 0 full, 1 sliding, 2 without rotation */
+} ftmem__low;
+
+ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error);
+
+/* linear.c */
+ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias);
+ftmem__var ftmem__low_parameter(ftmem__low *low, int32_t role, int64_t n, int64_t cols, bool trained); /* a norm's vector, an embedding */
+ftmem__var ftmem__low_plain_linear(ftmem__low *low, ftmem__var x, ftmem__var w, const ftmem__var *bias, int64_t out); /* F.linear, autocast honoured */
+/* norm.c */
+ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width); /* the family's norm over the last `width` */
+ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x);
+/* attention.c */
+ftmem__var ftmem__low_rotate(ftmem__low *low, ftmem__var x);
+ftmem__var ftmem__low_attend(ftmem__low *low, ftmem__var q, ftmem__var k, ftmem__var v); /* takes over q, k, v */
+int32_t ftmem__low_kernel(const ftmem__low *low, int32_t dtype); /* FTMEM_KERNEL_... for queries of this dtype */
+/* mlp.c */
+ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x);
+ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x); /* takes over x */
+ftmem__var ftmem__low_dropout(ftmem__low *low, ftmem__var x, double p); /* takes over x */
+/* program.c: the three kinds of segment */
+ftmem__var ftmem__low_embed(ftmem__low *low);                  /* returns the stream; tables stay on the tape */
+ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x);    /* x stays the caller's */
+ftmem__var ftmem__low_final_norm(ftmem__low *low, ftmem__var x);
+/* loss.c */
+ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x);
+ftmem__var ftmem__low_loss(ftmem__low *low, ftmem__var logits);
+
+#endif

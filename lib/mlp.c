@@ -1,0 +1,100 @@
+/* The MLP, its activations, and dropout. */
+#include "lower.h"
+
+/* torch native_dropout: the result, and a mask of one byte an element that backward keeps. */
+ftmem__var ftmem__low_dropout(ftmem__low *low, ftmem__var x, double p)
+{
+    ftmem__var y;
+    if (!low->training || p <= 0) return x;
+    y = ftmem__unary(low->tape, FTMEM__OP_DROPOUT, x);
+    ftmem__save_new(low->tape, y, x.n, x.cols, FTMEM_BOOL);
+    ftmem__drop(low->tape, x);
+    return y;
+}
+
+/* transformers/activations.py NewGELUActivation, term by term. */
+static ftmem__var mlp_gelu_new(ftmem__tape *tape, ftmem__var x)
+{
+    ftmem__var half = ftmem__unary(tape, FTMEM__OP_SCALE, x), cube = ftmem__unary(tape, FTMEM__OP_POW3, x), t, y;
+    t = ftmem__unary(tape, FTMEM__OP_SCALE, cube);
+    ftmem__drop(tape, cube);
+    y = ftmem__binary(tape, FTMEM__OP_ADD, x, t);
+    ftmem__drop(tape, t);
+    t = ftmem__unary(tape, FTMEM__OP_SCALE, y);
+    ftmem__drop(tape, y);
+    y = ftmem__unary(tape, FTMEM__OP_TANH, t);
+    ftmem__drop(tape, t);
+    t = ftmem__unary(tape, FTMEM__OP_SHIFT, y);
+    ftmem__drop(tape, y);
+    y = ftmem__binary(tape, FTMEM__OP_MUL, half, t);
+    ftmem__drop(tape, t);
+    ftmem__drop(tape, half);
+    ftmem__drop(tape, x);
+    return y;
+}
+
+ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x)
+{
+    ftmem__var y;
+    ftmem__op op = FTMEM__OP_GELU;
+    switch (low->shape->model->activation) {
+    case FTMEM_SILU: op = FTMEM__OP_SILU; break;
+    case FTMEM_RELU: op = FTMEM__OP_RELU; break;
+    case FTMEM_GELU_NEW: return mlp_gelu_new(low->tape, x);
+    default: break;
+    }
+    y = ftmem__unary(low->tape, op, x);
+    ftmem__drop(low->tape, x);
+    return y;
+}
+
+/* down(act(gate(x)) * up(x)) */
+static ftmem__var mlp_gated(ftmem__low *low, ftmem__var x, bool bias)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t f = low->shape->f;
+    ftmem__var act = ftmem__low_activation(low, ftmem__low_linear(low, FTMEM_ROLE_GATE, x, f, bias)), up, product, y;
+    up = ftmem__low_linear(low, FTMEM_ROLE_UP, x, f, bias);
+    product = ftmem__binary(tape, FTMEM__OP_MUL, act, up);
+    ftmem__drop(tape, up);
+    ftmem__drop(tape, act);
+    y = ftmem__low_linear(low, FTMEM_ROLE_DOWN, product, low->shape->h, bias);
+    ftmem__drop(tape, product);
+    return y;
+}
+
+/* modeling_phi3.py Phi3MLP: one projection, split in gate and up, product up * act(gate). */
+static ftmem__var mlp_gated_fused(ftmem__low *low, ftmem__var x, bool bias)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t f = low->shape->f, half[2];
+    ftmem__var both = ftmem__low_linear(low, FTMEM_ROLE_GATE_UP, x, 2 * f, bias), part[2], act, product, y;
+    half[0] = half[1] = both.n / 2;
+    ftmem__split(tape, both, 2, half, part);
+    ftmem__drop(tape, both);
+    act = ftmem__low_activation(low, part[0]);
+    product = ftmem__binary(tape, FTMEM__OP_MUL, part[1], act);
+    ftmem__drop(tape, act);
+    y = ftmem__low_linear(low, FTMEM_ROLE_DOWN, product, low->shape->h, bias);
+    ftmem__drop(tape, product);
+    ftmem__drop(tape, part[1]);
+    return y;
+}
+
+static ftmem__var mlp_plain(ftmem__low *low, ftmem__var x, bool bias)
+{
+    ftmem__var up = ftmem__low_linear(low, FTMEM_ROLE_UP, x, low->shape->f, bias), act, y;
+    act = ftmem__low_activation(low, up);
+    y = ftmem__low_linear(low, FTMEM_ROLE_DOWN, act, low->shape->h, bias);
+    ftmem__drop(low->tape, act);
+    return y;
+}
+
+ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x)
+{
+    bool bias = low->shape->model->mlp_bias == FTMEM_ON;
+    low->tape->part = FTMEM__PART_MLP;
+    if (low->shape->family->mlp == FTMEM__GATED) return mlp_gated(low, x, bias);
+    if (low->shape->family->mlp == FTMEM__GATED_FUSED) return mlp_gated_fused(low, x, bias);
+    return mlp_plain(low, x, bias);
+}

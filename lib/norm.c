@@ -1,0 +1,101 @@
+/* Norms, as transformers' models write them out. */
+#include "lower.h"
+
+/* x * rsqrt(mean(x^2) + eps), all in fp32: takes over x, which already is fp32. */
+static ftmem__var norm_rms_core(ftmem__tape *tape, ftmem__var x)
+{
+    int64_t rows = x.n / x.cols;
+    ftmem__var square = ftmem__unary(tape, FTMEM__OP_POW2, x), mean, shifted, root, y;
+    mean = ftmem__apply(tape, FTMEM__OP_MEAN, &square, 1, rows, 1, square.dtype);
+    ftmem__drop(tape, square);
+    shifted = ftmem__unary(tape, FTMEM__OP_SHIFT, mean);
+    root = ftmem__unary(tape, FTMEM__OP_RSQRT, shifted);
+    ftmem__drop(tape, shifted);
+    y = ftmem__binary(tape, FTMEM__OP_MUL, x, root);
+    ftmem__drop(tape, root);
+    ftmem__drop(tape, x);
+    ftmem__drop(tape, mean);
+    return y;
+}
+
+/* modeling_llama.py LlamaRMSNorm.forward; OLMo-2 multiplies in fp32 before it casts. */
+static ftmem__var norm_rms(ftmem__low *low, ftmem__var x, ftmem__var w, bool weight_in_fp32)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var y = norm_rms_core(tape, ftmem__cast(tape, x, FTMEM_FP32)), cast, scaled;
+    if (weight_in_fp32) {
+        scaled = ftmem__binary(tape, FTMEM__OP_MUL, w, y);
+        cast = ftmem__cast(tape, scaled, x.dtype);
+        ftmem__drop(tape, scaled);
+        ftmem__drop(tape, y);
+        return cast;
+    }
+    cast = ftmem__cast(tape, y, x.dtype);
+    scaled = ftmem__binary(tape, FTMEM__OP_MUL, w, cast);
+    ftmem__drop(tape, cast);
+    ftmem__drop(tape, y);
+    return scaled;
+}
+
+/* modeling_gemma.py GemmaRMSNorm.forward: everything in fp32, times 1 + weight. */
+static ftmem__var norm_rms_plus_one(ftmem__low *low, ftmem__var x, ftmem__var w)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var y = norm_rms_core(tape, ftmem__cast(tape, x, FTMEM_FP32)), w32, one, scaled, cast;
+    w32 = ftmem__cast(tape, w, FTMEM_FP32);
+    one = ftmem__unary(tape, FTMEM__OP_SHIFT, w32);
+    ftmem__drop(tape, w32);
+    scaled = ftmem__binary(tape, FTMEM__OP_MUL, y, one);
+    ftmem__drop(tape, one);
+    ftmem__drop(tape, y);
+    cast = ftmem__cast(tape, scaled, x.dtype);
+    ftmem__drop(tape, scaled);
+    return cast;
+}
+
+/* torch native_layer_norm: keeps its input, and mean and 1/std in fp32. Autocast runs it in fp32. */
+static ftmem__var norm_layer(ftmem__low *low, ftmem__var x, int64_t width, bool weight, bool bias, bool in_fp32)
+{
+    ftmem__tape *tape = low->tape;
+    int32_t dtype = low->shape->autocast || in_fp32 ? FTMEM_FP32 : x.dtype;
+    int32_t count = 1;
+    ftmem__var in[3], y;
+    in[0] = ftmem__cast(tape, x, dtype);
+    if (weight) in[count++] = ftmem__low_parameter(low, FTMEM_ROLE_NORM, width, width, low->trained);
+    if (bias) in[count++] = ftmem__low_parameter(low, FTMEM_ROLE_NORM, width, width, low->trained);
+    y = ftmem__apply(tape, FTMEM__OP_LAYER_NORM, in, count, x.n, x.cols, dtype);
+    ftmem__save_new(tape, y, x.n / width, 1, FTMEM_FP32);
+    ftmem__save_new(tape, y, x.n / width, 1, FTMEM_FP32);
+    ftmem__drop(tape, in[0]);
+    return y;
+}
+
+static ftmem__var norm_kind(ftmem__low *low, ftmem__var x, int64_t width)
+{
+    const ftmem_model *model = low->shape->model;
+    int32_t kind = low->shape->family->norm;
+    ftmem__var w;
+    if (kind == FTMEM__LAYER) return norm_layer(low, x, width, true, model->norm_bias == FTMEM_ON, false);
+    if (kind == FTMEM__LAYER_NO_PARAMETERS) return norm_layer(low, x, width, false, false, true);
+    w = ftmem__low_parameter(low, FTMEM_ROLE_NORM, width, width, low->trained);
+    if (kind == FTMEM__RMS_PLUS_ONE) return norm_rms_plus_one(low, x, w);
+    return norm_rms(low, x, w, kind == FTMEM__RMS_FP32_WEIGHT);
+}
+
+ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width)
+{
+    low->tape->part = FTMEM__PART_NORM;
+    return norm_kind(low, x, width);
+}
+
+/* The same norm over each head, or over the whole projection: takes over x. */
+ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x)
+{
+    int64_t cols = x.cols;
+    ftmem__var y;
+    if (low->shape->family->qk_norm_kind == FTMEM__QK_PER_HEAD) x.cols = low->shape->d;
+    y = norm_kind(low, x, x.cols);
+    y.cols = cols;
+    ftmem__drop(low->tape, x);
+    return y;
+}

@@ -1,0 +1,568 @@
+#include "tape.h"
+
+/* ---------------------------------------------------------------------------------------------------- op rows */
+
+enum { TAPE_ALLOC, TAPE_VIEW };
+enum { TAPE_NOTHING, TAPE_INPUT, TAPE_INPUTS, TAPE_OUTPUT, TAPE_CROSS };
+enum { TAPE_PASS, TAPE_MAP, TAPE_SPREAD, TAPE_MATMUL, TAPE_SPLIT, TAPE_SOFTMAX };
+
+typedef struct tape_row {
+    uint8_t forward, saves, backward, temporaries;
+} tape_row;
+
+static const tape_row tape_rows[] = {
+#define FTMEM__OP(id, name, forward, saves, backward, temporaries) {TAPE_##forward, TAPE_##saves, TAPE_##backward, temporaries},
+#include "ops.inc"
+#undef FTMEM__OP
+};
+
+static const char *const tape_names[] = {
+#define FTMEM__OP(id, name, forward, saves, backward, temporaries) name,
+#include "ops.inc"
+#undef FTMEM__OP
+};
+
+const char *ftmem__op_name(int32_t op)
+{
+    return op >= 0 && op < FTMEM__OP_END ? tape_names[op] : "?";
+}
+
+int64_t ftmem__bytes(int32_t dtype, int64_t elements)
+{
+    static const uint8_t size[FTMEM_DTYPE_END] = {0, 4, 2, 2, 1, 0, 0, 8, 1};
+    return elements * size[dtype];
+}
+
+int64_t ftmem__round512(int64_t bytes)
+{
+    return (bytes + 511) & ~(int64_t)511; /* torch CUDACachingAllocator kMinBlockSize */
+}
+
+/* ---------------------------------------------------------------------------------------------------- storage */
+
+void ftmem__tape_start(ftmem__tape *tape, int64_t big_cols)
+{
+    memset(tape, 0, offsetof(ftmem__tape, stores));
+    tape->big_cols = big_cols;
+    tape->free_head = tape->grad_in = -1;
+    tape->birth = FTMEM_CLASS_KEPT;
+    tape->mode = FTMEM__RECORD;
+    tape->stop_after = -1;
+}
+
+void ftmem__tape_mark(ftmem__tape *tape)
+{
+    tape->peak = tape->live;
+    tape->peak_event = 0;
+    tape->flops = 0;
+}
+
+static int16_t tape_slot(ftmem__tape *tape)
+{
+    int16_t slot = tape->free_head;
+    if (slot >= 0) {
+        tape->free_head = (int16_t)tape->stores[slot].rows;
+        return slot;
+    }
+    if (tape->high >= FTMEM__MAX_STORES) {
+        tape->exhausted = true;
+        return 0;
+    }
+    return tape->high++;
+}
+
+/* One allocation is one event; the peak can only be at one. */
+static int16_t tape_event(ftmem__tape *tape, ftmem__store store)
+{
+    int16_t slot;
+    if (tape->stopped || (tape->mode == FTMEM__GHOST && !tape->backward)) return -1;
+    slot = tape_slot(tape);
+    store.refs = 1;
+    store.part = tape->part;
+    tape->stores[slot] = store;
+    tape->live += store.bytes;
+    tape->event++;
+    if (tape->live > tape->peak) {
+        tape->peak = tape->live;
+        tape->peak_event = tape->event;
+    }
+    if (tape->event == tape->stop_at) tape->capture(tape->context, tape, (ftmem__op)store.op);
+    return slot;
+}
+
+int16_t ftmem__alloc(ftmem__tape *tape, ftmem__op op, int64_t n, int64_t cols, int32_t dtype, int32_t tensor_class)
+{
+    ftmem__store store = {0};
+    store.bytes = ftmem__round512(ftmem__bytes(dtype, n));
+    store.cols = cols;
+    store.rows = cols > 0 ? n / cols : n;
+    store.dtype = (uint8_t)dtype;
+    store.op = (uint8_t)op;
+    store.tensor_class = (uint8_t)(cols == tape->big_cols && tensor_class != FTMEM_CLASS_WORKSPACE ? FTMEM_CLASS_LOGITS : tensor_class);
+    return tape_event(tape, store);
+}
+
+int16_t ftmem__alloc_bytes(ftmem__tape *tape, ftmem__op op, int64_t bytes, int32_t tensor_class)
+{
+    return ftmem__alloc(tape, op, bytes, 0, FTMEM_INT8, tensor_class);
+}
+
+void ftmem__hold(ftmem__tape *tape, int16_t store)
+{
+    if (store >= 0) tape->stores[store].refs++;
+}
+
+void ftmem__release(ftmem__tape *tape, int16_t store)
+{
+    ftmem__store *s;
+    if (store < 0) return;
+    s = &tape->stores[store];
+    if (--s->refs > 0) return;
+    tape->live -= s->bytes;
+    s->rows = tape->free_head;
+    s->refs = 0;
+    s->cached = false;
+    tape->free_head = store;
+}
+
+void ftmem__drop(ftmem__tape *tape, ftmem__var value)
+{
+    ftmem__release(tape, value.store);
+}
+
+/* ----------------------------------------------------------------------------------------------------- values */
+
+static ftmem__var tape_var(int64_t n, int64_t cols, int32_t dtype, int16_t store, int16_t node, bool grad)
+{
+    ftmem__var v = {0};
+    v.n = n;
+    v.cols = cols;
+    v.store = store;
+    v.node = node;
+    v.dtype = (uint8_t)dtype;
+    v.grad = grad;
+    return v;
+}
+
+ftmem__var ftmem__weight(int64_t n, int64_t cols, int32_t dtype, bool trained)
+{
+    return tape_var(n, cols, dtype, -1, trained ? FTMEM__LEAF : FTMEM__NO_NODE, trained);
+}
+
+ftmem__var ftmem__constant(int64_t n, int64_t cols, int32_t dtype)
+{
+    return tape_var(n, cols, dtype, -1, FTMEM__NO_NODE, false);
+}
+
+ftmem__var ftmem__input(ftmem__tape *tape, int64_t n, int64_t cols, int32_t dtype, bool grad)
+{
+    int16_t store = ftmem__alloc(tape, FTMEM__OP_INPUT, n, cols, dtype, tape->birth);
+    return tape_var(n, cols, dtype, store, grad ? FTMEM__INPUT : FTMEM__NO_NODE, grad);
+}
+
+ftmem__var ftmem__keep(ftmem__tape *tape, ftmem__var value)
+{
+    ftmem__hold(tape, value.store);
+    return value;
+}
+
+/* ------------------------------------------------------------------------------------------------------ nodes */
+
+/* Weights are saved too: they cost nothing, but unpacking one starts a recomputation all the same. */
+static void tape_save(ftmem__tape *tape, ftmem__node *node, int16_t store)
+{
+    int32_t i;
+    node->saves = 1;
+    if (store < 0) return;
+    for (i = 0; i < FTMEM__COUNT(node->save); i++) {
+        if (node->save[i] >= 0) continue;
+        node->save[i] = store;
+        ftmem__hold(tape, store);
+        return;
+    }
+    tape->exhausted = true;
+}
+
+static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, ftmem__var *out)
+{
+    ftmem__node *node;
+    int32_t i;
+    if (tape->nodes >= FTMEM__MAX_NODES) {
+        tape->exhausted = true;
+        return NULL;
+    }
+    node = &tape->node[tape->nodes];
+    node->work = 0;
+    node->flops = 0;
+    for (i = 0; i < FTMEM__COUNT(node->save); i++) node->save[i] = -1;
+    for (i = 0; i < 3 && !tape->replay; i++) node->grad[i] = -1;
+    node->saves = 0;
+    node->op = (uint8_t)op;
+    node->inputs = (uint8_t)count;
+    node->outs = 1;
+    node->need = 0;
+    node->part = tape->part;
+    node->out_dtype = out->dtype;
+    node->out_n = out->n;
+    for (i = 0; i < count; i++) {
+        node->in_n[i] = in[i].n;
+        node->in_cols[i] = in[i].cols;
+        node->in_node[i] = in[i].node;
+        node->in_slot[i] = in[i].slot;
+        node->in_dtype[i] = in[i].dtype;
+        if (in[i].grad) node->need |= (uint8_t)(1u << i);
+    }
+    out->node = (int16_t)tape->nodes++;
+    return node;
+}
+
+static void tape_save_by_row(ftmem__tape *tape, ftmem__node *node, const ftmem__var *in, ftmem__var out)
+{
+    int32_t i;
+    switch (tape_rows[node->op].saves) {
+    case TAPE_INPUT: tape_save(tape, node, in[0].store); break;
+    case TAPE_OUTPUT: tape_save(tape, node, out.store); break;
+    case TAPE_INPUTS:
+        for (i = 0; i < node->inputs; i++) tape_save(tape, node, in[i].store);
+        break;
+    case TAPE_CROSS:
+        if (in[1].grad) tape_save(tape, node, in[0].store);
+        if (in[0].grad) tape_save(tape, node, in[1].store);
+        break;
+    default: break;
+    }
+}
+
+ftmem__var ftmem__apply(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, int64_t n, int64_t cols, int32_t dtype)
+{
+    ftmem__var out = tape_var(n, cols, dtype, -1, FTMEM__NO_NODE, false);
+    int32_t i;
+    if (tape->stopped) return out;
+    if (tape_rows[op].forward == TAPE_VIEW) {
+        out.store = in[0].store;
+        ftmem__hold(tape, out.store);
+    } else {
+        out.store = ftmem__alloc(tape, op, n, cols, dtype, tape->birth);
+    }
+    for (i = 0; i < count; i++) out.grad = out.grad || in[i].grad;
+    if (tape->mode == FTMEM__NO_GRAD) out.grad = false;
+    if (out.grad && tape->mode >= FTMEM__RECORD) {
+        ftmem__node *node = tape_node(tape, op, in, count, &out);
+        if (node) tape_save_by_row(tape, node, in, out);
+        tape->stopped = out.node == tape->stop_after;
+    }
+    return out;
+}
+
+ftmem__node *ftmem__recorded(ftmem__tape *tape, ftmem__var value)
+{
+    return value.node >= 0 ? &tape->node[value.node] : NULL;
+}
+
+void ftmem__save_new(ftmem__tape *tape, ftmem__var result, int64_t n, int64_t cols, int32_t dtype)
+{
+    ftmem__node *node = ftmem__recorded(tape, result);
+    int16_t store = ftmem__alloc(tape, node ? (ftmem__op)node->op : FTMEM__OP_TABLE, n, cols, dtype, tape->birth);
+    if (node) tape_save(tape, node, store);
+    ftmem__release(tape, store);
+}
+
+void ftmem__save_var(ftmem__tape *tape, ftmem__var result, ftmem__var kept)
+{
+    ftmem__node *node = ftmem__recorded(tape, result);
+    if (node) tape_save(tape, node, kept.store);
+}
+
+/* ------------------------------------------------------------------------------------------------- primitives */
+
+ftmem__var ftmem__unary(ftmem__tape *tape, ftmem__op op, ftmem__var x)
+{
+    return ftmem__apply(tape, op, &x, 1, x.n, x.cols, x.dtype);
+}
+
+/* torch's type promotion among floating types: the wider wins, and two different halves make fp32. */
+static int32_t tape_promote(int32_t a, int32_t b)
+{
+    return a == b ? a : FTMEM_FP32;
+}
+
+ftmem__var ftmem__binary(ftmem__tape *tape, ftmem__op op, ftmem__var a, ftmem__var b)
+{
+    ftmem__var in[2];
+    in[0] = a;
+    in[1] = b;
+    return ftmem__apply(tape, op, in, 2, a.n > b.n ? a.n : b.n, a.cols > b.cols ? a.cols : b.cols, tape_promote(a.dtype, b.dtype));
+}
+
+ftmem__var ftmem__cast(ftmem__tape *tape, ftmem__var x, int32_t dtype)
+{
+    if (x.dtype == dtype) return ftmem__keep(tape, x);
+    return ftmem__apply(tape, FTMEM__OP_CAST, &x, 1, x.n, x.cols, dtype);
+}
+
+/* torch aten/src/ATen/autocast_mode.cpp cached_cast: only fp32 leaves that require a gradient are cached. */
+ftmem__var ftmem__cast_weight(ftmem__tape *tape, ftmem__var w, int32_t dtype)
+{
+    ftmem__var out = ftmem__cast(tape, w, dtype);
+    if (out.store >= 0 && w.node == FTMEM__LEAF && w.dtype == FTMEM_FP32 && !tape->stores[out.store].cached) {
+        tape->stores[out.store].cached = true;
+        ftmem__hold(tape, out.store);
+    }
+    return out;
+}
+
+/* The first matmul of a thread makes its cuBLAS workspace: 8.125 MiB, 32 MiB on Hopper, for good. */
+static void tape_cublas(ftmem__tape *tape)
+{
+    uint8_t bit = tape->backward ? 4u : 2u;
+    if (!(tape->cublas & 1u) || (tape->cublas & bit)) return;
+    tape->cublas |= bit;
+    (void)ftmem__alloc_bytes(tape, FTMEM__OP_CUBLAS, tape->cublas & 8u ? (int64_t)32 << 20 : 8519680, FTMEM_CLASS_WORKSPACE);
+}
+
+ftmem__var ftmem__matmul(ftmem__tape *tape, ftmem__op op, ftmem__var x, ftmem__var w, const ftmem__var *bias, int64_t n, int64_t cols, double flops)
+{
+    ftmem__var in[3], out;
+    ftmem__node *node;
+    in[0] = x;
+    in[1] = w;
+    if (bias) in[2] = *bias;
+    out = ftmem__apply(tape, op, in, bias ? 3 : 2, n, cols, x.dtype);
+    node = ftmem__recorded(tape, out);
+    if (node) node->flops = flops;
+    tape->flops += flops;
+    tape_cublas(tape);
+    return out;
+}
+
+void ftmem__split(ftmem__tape *tape, ftmem__var x, int32_t count, const int64_t *n, ftmem__var *out)
+{
+    ftmem__var whole = ftmem__apply(tape, FTMEM__OP_SPLIT, &x, 1, x.n, x.cols, x.dtype);
+    ftmem__node *node = ftmem__recorded(tape, whole);
+    int32_t i;
+    if (node) node->outs = (uint8_t)count;
+    for (i = 0; i < count; i++) {
+        out[i] = ftmem__keep(tape, whole);
+        out[i].n = n[i];
+        out[i].cols = x.cols * n[i] / x.n;
+        out[i].slot = (uint8_t)i;
+    }
+    ftmem__drop(tape, whole);
+}
+
+/* --------------------------------------------------------------------------------------------------- backward */
+
+/* A second gradient for one place is added in place when nobody else holds the first
+   (torch/csrc/autograd/input_buffer.cpp accumulate), else into a new tensor. */
+static void tape_accumulate(ftmem__tape *tape, int16_t *place, int16_t gradient, int64_t n, int64_t cols, int32_t dtype)
+{
+    int16_t sum;
+    if (*place < 0) {
+        *place = gradient;
+    } else if (tape->stores[*place].refs == 1) {
+        ftmem__release(tape, gradient);
+    } else {
+        sum = ftmem__alloc(tape, FTMEM__OP_GRADIENT, n, cols, dtype, tape->birth);
+        ftmem__release(tape, *place);
+        ftmem__release(tape, gradient);
+        *place = sum;
+    }
+}
+
+/* A parameter takes the arriving tensor as its gradient; with accumulation it is added and freed. */
+static void tape_leaf(ftmem__tape *tape, int16_t gradient)
+{
+    ftmem__store *s = &tape->stores[gradient];
+    if (tape->sum_leaves) {
+        ftmem__release(tape, gradient);
+        return;
+    }
+    s->tensor_class = FTMEM_CLASS_GRADIENTS;
+    tape->leaf_bytes += s->bytes;
+}
+
+void ftmem__deliver(ftmem__tape *tape, ftmem__var to, int16_t gradient)
+{
+    if (to.node == FTMEM__LEAF) {
+        tape_leaf(tape, gradient);
+    } else if (to.node == FTMEM__INPUT) {
+        tape_accumulate(tape, &tape->grad_in, gradient, to.n, to.cols, to.dtype);
+    } else if (to.node >= 0) {
+        tape_accumulate(tape, &tape->node[to.node].grad[to.slot], gradient, to.n, to.cols, to.dtype);
+    } else {
+        ftmem__release(tape, gradient);
+    }
+}
+
+static ftmem__var tape_operand(const ftmem__node *node, int32_t k)
+{
+    ftmem__var to = tape_var(node->in_n[k], node->in_cols[k], node->in_dtype[k], -1, node->in_node[k], true);
+    to.slot = node->in_slot[k];
+    return to;
+}
+
+/* Engine::validate_outputs: a gradient is summed to its operand's shape and cast to its dtype. */
+static int16_t tape_fit(ftmem__tape *tape, const ftmem__node *node, int32_t k, int16_t gradient, int64_t n, int32_t dtype)
+{
+    if (node->in_n[k] < n) {
+        int16_t sum = ftmem__alloc(tape, FTMEM__OP_GRADIENT, node->in_n[k], node->in_cols[k], dtype, tape->birth);
+        ftmem__release(tape, gradient);
+        gradient = sum;
+    }
+    if (node->in_dtype[k] != dtype) {
+        int16_t cast = ftmem__alloc(tape, FTMEM__OP_CAST, node->in_n[k], node->in_cols[k], node->in_dtype[k], tape->birth);
+        ftmem__release(tape, gradient);
+        gradient = cast;
+    }
+    return gradient;
+}
+
+static bool tape_needs(const ftmem__node *node, int32_t k)
+{
+    return (node->need >> k) & 1u;
+}
+
+/* Views of the gradient as CAT hands them out need no sum; ADD's do when an operand was broadcast. */
+static void tape_pass(ftmem__tape *tape, const ftmem__node *node, int16_t arrived, int16_t result[3])
+{
+    int32_t k;
+    for (k = 0; k < node->inputs; k++) {
+        if (!tape_needs(node, k)) continue;
+        ftmem__hold(tape, arrived);
+        result[k] = arrived;
+        if (node->op != FTMEM__OP_CAT && node->op != FTMEM__OP_CLONE) result[k] = tape_fit(tape, node, k, arrived, node->out_n, node->out_dtype);
+    }
+}
+
+static void tape_map(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+{
+    int16_t temporary[2] = {-1, -1};
+    int32_t k, t, temporaries = tape_rows[node->op].temporaries;
+    int64_t cols = node->in_cols[0];
+    for (t = 0; t < temporaries; t++) temporary[t] = ftmem__alloc(tape, (ftmem__op)node->op, node->out_n, cols, node->out_dtype, tape->birth);
+    for (k = 0; k < node->inputs; k++)
+        if (tape_needs(node, k)) result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->out_n, cols, node->out_dtype, tape->birth);
+    for (t = 0; t < temporaries; t++) ftmem__release(tape, temporary[t]);
+    for (k = 0; k < node->inputs; k++)
+        if (tape_needs(node, k)) result[k] = tape_fit(tape, node, k, result[k], node->out_n, node->out_dtype);
+}
+
+static void tape_spread(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+{
+    bool before = node->op == FTMEM__OP_LINEAR4 || node->op == FTMEM__OP_LINEAR8; /* the dequantised weight comes first */
+    int16_t work = before && node->work ? ftmem__alloc_bytes(tape, FTMEM__OP_DEQUANTIZE, node->work, FTMEM_CLASS_WORKSPACE) : -1;
+    int32_t k;
+    for (k = 0; k < node->inputs; k++)
+        if (tape_needs(node, k)) result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in_n[k], node->in_cols[k], node->in_dtype[k], tape->birth);
+    if (!before && node->work) work = ftmem__alloc_bytes(tape, (ftmem__op)node->op, node->work, FTMEM_CLASS_WORKSPACE);
+    ftmem__release(tape, work);
+    if (node->op == FTMEM__OP_LINEAR4 || node->op == FTMEM__OP_LINEAR8) tape_cublas(tape);
+    tape->flops += node->flops;
+}
+
+/* Operand order as traced: the weight's gradient, the input's, the bias's. */
+static void tape_matmul(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+{
+    static const int32_t order[] = {2, 1, 0};
+    int32_t i;
+    for (i = 0; i < 3; i++) {
+        int32_t k = order[i];
+        if (k >= node->inputs || !tape_needs(node, k)) continue;
+        result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in_n[k], node->in_cols[k], node->out_dtype, tape->birth);
+        if (k < 2) {
+            tape->flops += node->flops;
+            tape_cublas(tape);
+        }
+    }
+    for (i = 0; i < node->inputs; i++)
+        if (tape_needs(node, i)) result[i] = tape_fit(tape, node, i, result[i], node->in_n[i], node->out_dtype);
+}
+
+/* Gradients of the pieces are joined; a piece without one is filled with zeros first. */
+static void tape_join(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+{
+    result[0] = ftmem__alloc(tape, FTMEM__OP_CAT, node->in_n[0], node->in_cols[0], node->in_dtype[0], tape->birth);
+}
+
+/* Softmax (not log-softmax) multiplies gradient and output into a temporary of the gradient's size first. */
+static void tape_softmax(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+{
+    int16_t product;
+    result[0] = ftmem__alloc(tape, FTMEM__OP_SOFTMAX, node->in_n[0], node->in_cols[0], node->in_dtype[0], tape->birth);
+    product = ftmem__alloc(tape, FTMEM__OP_SOFTMAX, node->out_n, node->in_cols[0], node->out_dtype, FTMEM_CLASS_WORKSPACE);
+    ftmem__release(tape, product);
+}
+
+static void tape_gradients(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+{
+    switch (tape_rows[node->op].backward) {
+    case TAPE_PASS: tape_pass(tape, node, node->grad[0], result); break;
+    case TAPE_MAP: tape_map(tape, node, result); break;
+    case TAPE_MATMUL: tape_matmul(tape, node, result); break;
+    case TAPE_SPLIT: tape_join(tape, node, result); break;
+    case TAPE_SOFTMAX: tape_softmax(tape, node, result); break;
+    default: tape_spread(tape, node, result); break;
+    }
+}
+
+/* One node: its results exist beside its gradient and all it saved; then those go, then the results are handed on. */
+static void tape_step(ftmem__tape *tape, ftmem__node *node)
+{
+    int16_t result[3] = {-1, -1, -1};
+    int32_t k;
+    bool reached = false;
+    for (k = 0; k < node->outs; k++) reached = reached || node->grad[k] >= 0;
+    tape->part = node->part;
+    if (reached) tape_gradients(tape, node, result);
+    for (k = 0; k < node->outs; k++) ftmem__release(tape, node->grad[k]);
+    for (k = 0; k < FTMEM__COUNT(node->save); k++) ftmem__release(tape, node->save[k]);
+    for (k = 0; k < node->inputs; k++)
+        if (result[k] >= 0) ftmem__deliver(tape, tape_operand(node, k), result[k]);
+}
+
+void ftmem__backward_rest(ftmem__tape *tape)
+{
+    tape->backward = true;
+    tape->stopped = false;
+    while (tape->nodes > 0) tape_step(tape, &tape->node[--tape->nodes]);
+}
+
+void ftmem__backward(ftmem__tape *tape, ftmem__var root, int16_t gradient)
+{
+    ftmem__deliver(tape, root, gradient);
+    ftmem__backward_rest(tape);
+}
+
+void ftmem__backward_above(ftmem__tape *tape, ftmem__var root, int16_t gradient, int32_t last)
+{
+    tape->backward = true;
+    ftmem__deliver(tape, root, gradient);
+    while (tape->nodes > last + 1) tape_step(tape, &tape->node[--tape->nodes]);
+}
+
+int32_t ftmem__last_saving(const ftmem__tape *tape)
+{
+    int32_t i = tape->nodes - 1;
+    while (i >= 0 && !tape->node[i].saves) i--;
+    return i;
+}
+
+void ftmem__replay(ftmem__tape *tape, int32_t last)
+{
+    tape->backward = false;
+    tape->replay = true;
+    tape->mode = FTMEM__RECORD;
+    tape->nodes = 0;
+    tape->stop_after = last;
+}
+
+void ftmem__cache_clear(ftmem__tape *tape)
+{
+    int16_t i;
+    for (i = 0; i < tape->high; i++) {
+        ftmem__store *s = &tape->stores[i];
+        if (s->refs == 0 || !s->cached) continue;
+        s->cached = false;
+        ftmem__release(tape, i);
+    }
+}

@@ -1,0 +1,864 @@
+#!/usr/bin/env python3
+"""Scores ftmem's predictions against measured and computed memory, row by row, through the public Python API.
+
+usage: score.py FILE... [--configs DIR]... [--per-row OUT.csv] [--json] [--details] [--phases] [--match REGEX] [--any-stack]
+
+The kind of a file is recognised by its columns (KINDS below). Nothing is left out in silence: a row that cannot be
+predicted is listed as not scored, with the name of the input that is missing or not modelled; an input that the row
+leaves open is filled in as `read as` lines of the report say. How to read the report: README.md beside this file.
+"""
+import argparse
+import collections
+import csv
+import json
+import math
+import os
+import re
+import sys
+
+import ftmem
+
+GB, MIB, GIB = 10**9, 1 << 20, 1 << 30
+TIERS = ("allocated", "reserved", "process")
+PHASES = ("forward", "loss", "backward", "optimizer", "forward2", "loss2", "backward2", "optimizer2", "eval")
+PER_ROW = ("file,id,source,method,tier,measured_bytes,expected_bytes,lower_bytes,upper_bytes,error,phase_measured,"
+           "phase_predicted,reason_not_scored").split(",")
+ELEMENT_BYTES = {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int8": 1, "uint8": 1, "bool": 1, "float64": 8}
+DTYPE_WORDS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "nf4": "", "fp4": ""}
+
+
+class NotScored(Exception):
+    """`name` is the input that is missing or not modelled, the message says why."""
+
+    def __init__(self, name, message):
+        super().__init__(f"{name}: {message}")
+        self.name = name
+
+
+class Job:
+    """One row of a file: what was measured, what is asked of the library, and what came back."""
+
+    def __init__(self, file, kind, number, row):
+        self.file, self.kind, self.row = file, kind, row
+        self.id = row.get("id") or str(number)
+        self.source = self.method = self.phase = ""
+        self.tiers = {}          # tier -> measured bytes
+        self.phases = {}         # phase -> measured bytes
+        self.model, self.fields, self.read_as = None, {}, []
+        self.reason = None       # a NotScored
+        self.got = None          # an Answer
+        self.oracle = False
+        self.full_depth = True
+
+    def error(self, tier):
+        return relative(self.got.tiers[tier][1], self.tiers[tier])
+
+
+# ------------------------------------------------------------------------------------------------ the library
+
+class Answer:
+    """What the score reads of a prediction; the only place that knows the names of the package's results."""
+
+    def __init__(self, p):
+        m = p.memory
+        self.tiers = {t: (x.lower, x.expected, x.upper) for t in TIERS for x in [getattr(m, t)]}
+        self.phases = {k: v.allocated for k, v in m.phases.items()}
+        self.phase = step_of(m.peak.phase)
+        self.parameters, self.trainable = p.parameters, p.trainable
+        self.flops_forward, self.flops_backward = p.flops_forward, p.flops_backward
+        self.kept_bytes, self.kept_layer_bytes, self.resident_bytes = m.kept, m.kept_layer, m.resident
+        self.largest = None                      # bytes of one of the largest tensors, unrounded where the dtype has whole bytes
+        if m.peak.largest:
+            top = m.peak.largest[0]
+            each = ELEMENT_BYTES.get(DTYPE_WORDS.get(top.dtype, top.dtype))
+            self.largest = math.prod(d for d in top.dims if d) * each if each else top.bytes // max(1, top.count)
+
+
+def predict(model, fields):
+    try:
+        return Answer(ftmem.predict(model, **fields))
+    except ftmem.FtmemError as e:
+        raise refused(e) from None
+
+
+def refused(e):
+    """The library's own error, by the name of the input and, if short, its value."""
+    return NotScored(f"{e.field or type(e).__name__} {e.value if len(e.value) <= 40 else ''}".strip(), str(e))
+
+
+def step_of(phase):
+    return str(phase).rstrip("2")
+
+
+# ------------------------------------------------------------------------------------------ configs and models
+
+class Configs:
+    """Config dicts by file name: oracle_configs/ beside the scored file first, then each --configs folder."""
+
+    def __init__(self, folders):
+        self.folders, self.cache = folders, {}
+
+    def load(self, file, name):
+        """The parsed config, or None."""
+        for folder in [os.path.join(os.path.dirname(os.path.abspath(file)), "oracle_configs"), *self.folders]:
+            path = os.path.join(folder, name)
+            if path not in self.cache:
+                self.cache[path] = None
+                if os.path.isfile(path):
+                    with open(path, encoding="utf-8") as f:
+                        self.cache[path] = json.load(f)
+            if self.cache[path] is not None:
+                return self.cache[path]
+        return None
+
+    def model(self, file, name):
+        """By model name: a config file `owner__name.json` if there is one, else the name, for the library's catalog."""
+        return self.load(file, name.replace("/", "__") + ".json") or name
+
+    def overridden(self, file, name, overrides):
+        key = (os.path.dirname(os.path.abspath(file)), name, overrides)
+        if key not in self.cache:
+            config = self.load(file, name)
+            if config is None:
+                raise NotScored("config", f"{name} is in none of the config folders")
+            self.cache[key] = override(config, json.loads(overrides or "{}"))
+        return self.cache[key]
+
+
+def override(config, changes):
+    """A config with changes, as the oracle makes its models: fewer layers also cut every list that has one item a layer."""
+    config = {k: v for k, v in config.items() if k not in ("quantization_config", "auto_map")}
+    if config.get("model_type") == "gemma3" and "text_config" not in config:
+        config["model_type"] = "gemma3_text"
+    config.update(changes)
+    if "num_hidden_layers" in changes:
+        n = changes["num_hidden_layers"]
+        config.update({k: n for k in ("n_layer", "n_layers", "num_layers", "num_decoder_layers") if k in config})
+        for k in ("layer_types", "mlp_layer_types", "no_rope_layers"):
+            if isinstance(config.get(k), list):
+                config[k] = config[k][:n]
+    return config
+
+
+# -------------------------------------------------------------------------------------------------- LoRA targets
+
+BOUNDARY = {"embed_tokens", "lm_head", "wte", "embed_in", "embed_out", "word_embeddings", "output_proj", "output"}
+QV = ("q_proj", "v_proj")
+QKVO = ("q_proj", "k_proj", "v_proj", "o_proj")
+FUSED_QV = (*QV, "query_key_value", "c_attn", "qkv_proj", "Wqkv")
+FUSED_QKVO = (*QKVO, "out_proj", "query_key_value", "dense", "c_attn", "qkv_proj", "Wqkv")
+
+
+def existing(model, names, known={}):
+    """Those of `names` that are modules of the model (peft skips the others). known: model -> {name: bool}."""
+    seen = known.setdefault(json.dumps(model, sort_keys=True), {})
+    for n in names:
+        if n not in seen:
+            try:
+                ftmem.predict(model, method="lora", rank=8, targets=[n])
+                seen[n] = True
+            except ftmem.FtmemError as e:
+                if "target" not in e.field:
+                    raise refused(e) from None
+                seen[n] = False
+    return [n for n in names if seen[n]]
+
+
+def oracle_targets(model, text):
+    """qv | qkvo | all | names, as the oracle resolves them where the row does not list the modules."""
+    if text == "all":
+        return ["all-linear"]
+    if text not in ("qv", "qkvo"):
+        return text.split(",")
+    want = existing(model, QV if text == "qv" else QKVO)
+    if text == "qkvo" and want and "o_proj" not in want:
+        want += existing(model, ["out_proj"])
+    return want if len(want) > 1 else existing(model, FUSED_QV if text == "qv" else FUSED_QKVO)
+
+
+SHORT = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj", "gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+
+
+def written_targets(model, text, job):
+    """Targets as published tables write them: module names, short names, or a phrase for all linears."""
+    plain = re.sub(r"\(.*?\)", " ", text).replace("+ mlp", "gate up down").replace(",", " ").strip()
+    if not plain:
+        raise NotScored("lora_targets", "not given")
+    if re.fullmatch(r"(?i)all([ -]linears?)?", plain):
+        if re.search(r"(?i)\b(not|dora|output|head)\b", text):
+            raise NotScored("lora_targets", f"'{text}' is not modelled")
+        return ["all-linear"]
+    if plain == "DEFAULT":
+        raise NotScored("lora_targets", "'DEFAULT' of the framework, not named")
+    names = [SHORT.get(n, n) for n in plain.split()]
+    if BOUNDARY & set(names):
+        raise NotScored("lora_targets", f"'{sorted(BOUNDARY & set(names))[0]}' outside the blocks is not modelled")
+    found = existing(model, names)
+    if not found:
+        raise NotScored("lora_targets", f"none of '{' '.join(names)}' is a module of the model")
+    if len(found) < len(names):
+        job.read_as.append("lora_targets that the model does not have: skipped, as peft does")
+    return found
+
+
+# ------------------------------------------------------------------------------------------ reading the row kinds
+
+def on(text):
+    return str(text).strip().lower() in ("1", "true", "yes")
+
+
+def integer(row, name):
+    text = (row.get(name) or "").strip()
+    if not text:
+        raise NotScored(name, "not given")
+    try:
+        return int(float(text))
+    except ValueError:
+        raise NotScored(name, f"'{text}' is not a number") from None
+
+
+def pick(row, name, table, default=None):
+    """table[row[name]], or not scored by the column's name."""
+    text = (row.get(name) or "").strip()
+    if not text and default is not None:
+        return default
+    if text not in table:
+        raise NotScored(name, f"'{text}' is not modelled" if text else "not given")
+    return table[text]
+
+
+DTYPES = {"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16"}
+ORACLE_OPTIMIZERS = {"adamw_foreach": "adamw", "adamw_fused": "adamw_fused", "adamw_loop": "adamw_loop", "adamw8bit": "adamw_8bit",
+                     "paged_adamw8bit": "paged_adamw_8bit", "sgd": "sgd", "adafactor": "adafactor"}
+
+
+TASKS = {"causal": "causal_lm", "classify": "classify"}
+
+
+def read_oracle(job, configs, options):
+    r, f = job.row, job.fields
+    model = job.model = configs.overridden(job.file, r["config"], r.get("overrides", ""))
+    f.update(dtype=pick(r, "dtype", DTYPES), attention=pick(r, "attn", {"sdpa": "sdpa", "eager": "eager", "math": "sdpa_math"}),
+             sm_arch=integer({"arch": r["arch"].removeprefix("sm")}, "arch"), repeat_kv=r.get("gqa") == "repeat",
+             mask=pick(r, "mask", {"none": "none", "padded": "padded"}), micro_batch=integer(r, "batch"), sequence=integer(r, "seq"),
+             accumulation=integer(r, "accum"), loss=pick(r, "loss", {k: k for k in ("held", "loop", "dropped", "fused", "chunked")}),
+             optimizer=pick(r, "opt", ORACLE_OPTIMIZERS), grad_clip=on(r["clip"]), cublas_workspace=True, eval=True,
+             recompute=pick(r, "ckpt", {"": "none", "reentrant": "reentrant", "nonreentrant": "full"}),
+             task=TASKS.get(r["task"]))
+    if f["task"] is None:
+        predict(model, {"method": "full"})        # a model that is not modelled is refused by the library, with its name
+        raise NotScored("task", f"'{r['task']}' is not modelled")
+    if r["loss"] == "chunked":
+        f["loss_chunk_tokens"] = integer(r, "chunk")
+    if r["autocast"]:
+        f["autocast"] = pick(r, "autocast", DTYPES)
+    if int(r.get("eval_batch") or 0):
+        f["eval_batch"] = int(r["eval_batch"])
+    f["eval_keep_logits"] = pick(r, "eval_logits", {"drop": False, "keep": True}, False)
+    if r.get("freeze"):
+        f.update(oracle_freeze(r["freeze"]))
+    f["method"] = pick(r, "method", {k: k for k in ("full", "lora", "qlora", "lora8")})
+    if f["method"] == "full":
+        return
+    f["rank"], f["dropout"] = integer(r, "r"), float(r["dropout"] or 0)
+    if f["method"] in ("qlora", "lora8"):
+        f["kbit_fp32"] = on(r["kbit_fp32"])
+    if f["method"] == "qlora":
+        f["double_quant"] = on(r["double_quant"])
+    if not on(r["adapter_fp32"]) and f["method"] == "lora":
+        f["adapter_dtype"] = f["dtype"]
+    if r.get("modules_to_save"):
+        f["modules_to_save"] = r["modules_to_save"].split(",")
+    if on(r.get("use_dora", "")):
+        f["use_dora"] = True
+    if r.get("layers_to_transform"):
+        which, _, n = r["layers_to_transform"].partition(":")
+        if which not in ("first", "last"):
+            raise NotScored("layers_to_transform", f"'{r['layers_to_transform']}' is not modelled")
+        f["layers_" + which] = int(n)
+    listed = (r.get("lora_modules") or "").split()
+    f["targets"] = listed if listed else oracle_targets(model, r["targets"])
+
+
+def oracle_freeze(text):
+    """'all-but:last:2+head' -> the library's set of parts and numbers of layers."""
+    parts, out = [], {}
+    if text.startswith("all-but:"):
+        parts.append("all_but")
+    for item in text.removeprefix("all-but:").split("+"):
+        which, _, n = item.partition(":")
+        if which not in ("embed", "head", "first", "last"):
+            raise NotScored("freeze", f"'{text}' is not modelled")
+        parts.append(which + "_layers" if n else which)
+        if n:
+            out[f"freeze_{which}_layers"] = int(n)
+    return {"freeze": parts, **out}
+
+
+def tiers_oracle(job):
+    r = job.row
+    job.oracle, job.full_depth = True, "num_hidden_layers" not in (r.get("overrides") or "")
+    name = os.path.basename(job.file)
+    job.source = ("oracle_wide" if "eval_logits" in r else "oracle") + (", full depth" if job.full_depth else ", fewer layers")
+    job.source = job.source if name.startswith("oracle") else f"{name} {job.source}"
+    job.method, job.phase = r["method"], step_of(r["peak_phase"])
+    job.tiers = {"allocated": int(r["peak"])}
+    job.phases = {p: int(r["peak_" + p]) for p in PHASES if r.get("peak_" + p)}
+
+
+FAMILIES = (("qwen2.5", "qwen2"), ("qwen2", "qwen2"), ("qwen3", "qwen3"), ("smollm3", "smollm3"), ("smollm", "llama"), ("tinyllama", "llama"),
+            ("llama", "llama"), ("mistral", "mistral"), ("gemma-2", "gemma2"), ("gemma-3", "gemma3_text"), ("gemma", "gemma"), ("phi-3", "phi3"))
+
+
+def read_t4(job, configs, options):
+    r, f = job.row, job.fields
+    family = next((b for a, b in FAMILIES if a in r["model"].lower()), None)
+    if family is None:
+        raise NotScored("model", f"no family is known for '{r['model']}'")
+    job.model = {
+        "model_type": family, "hidden_size": integer(r, "hidden"), "num_hidden_layers": integer(r, "layers"), "intermediate_size": integer(r, "ffn"),
+        "num_attention_heads": integer(r, "heads"), "num_key_value_heads": integer(r, "kv_heads"), "head_dim": integer(r, "head_dim"),
+        "vocab_size": integer(r, "vocab"), "tie_word_embeddings": on(r["tied"]), "max_position_embeddings": integer(r, "seq")}
+    f.update(
+        method=pick(r, "method", {"full": "full", "lora": "lora", "qlora": "qlora"}), dtype=pick(r, "compute_dtype", DTYPES), gpu=gpu_name(r),
+        micro_batch=integer(r, "batch"), sequence=integer(r, "seq"), attention=pick(r, "attn", {"sdpa": "sdpa", "eager": "eager"}), repeat_kv=True,
+        optimizer=pick(r, "optimizer", {"adamw_fp32": "adamw"}), loss="held", recompute="full" if on(r["ckpt"]) else "none", grad_clip=False, eval=False)
+    if f["method"] == "full":
+        return
+    f.update(rank=integer(r, "lora_rank"), targets=[SHORT.get(t, t) for t in r["lora_targets"].split(";")])
+    if f["method"] == "qlora":
+        pick(r, "quant", {"nf4": 1})
+        f["double_quant"] = on(r["double_quant"])
+
+
+def tiers_t4(job):
+    r = job.row
+    job.source, job.method = "t4 " + (r.get("src") or ""), r["method"]
+    job.tiers = {"allocated": mib(r, "peak_allocated_mib"), "reserved": mib(r, "peak_reserved_mib"), "process": mib(r, "peak_reserved_mib", "cuda_context_mib")}
+    job.phases = {"forward": mib(r, "peak_forward_mib"), "optimizer": mib(r, "peak_optimizer_mib"), "resident": mib(r, "resident_before_step_mib")}
+
+
+def mib(row, *names):
+    return round(sum(float(row[n]) for n in names) * MIB) if all(row.get(n) for n in names) else None
+
+
+def read_4080(job, configs, options):
+    r, f = job.row, job.fields
+    job.model = configs.model(job.file, r["model"])
+    checkpointed = on(r["ckpt"])
+    f.update(
+        method=pick(r, "method", {"lora": "lora", "qlora": "qlora"}), dtype="bf16", gpu="rtx-4080", micro_batch=integer(r, "b"), sequence=integer(r, "s"),
+        rank=integer(r, "r"), targets=list(QKVO), optimizer=pick(r, "opt", {"paged_adamw_8bit": "paged_adamw_8bit"}), loss="held",
+        recompute="full" if checkpointed else "none", attention="sdpa" if checkpointed else "sdpa_math", grad_clip=False, eval=False)
+    if f["method"] == "qlora":
+        f["double_quant"] = pick(r, "quant", {"nf4_double_quant": True, "nf4": False})
+
+
+def tiers_4080(job):
+    r = job.row
+    job.source, job.method = "rtx-4080", r["method"]
+    job.tiers = {"allocated": round(float(r["peak_alloc"]) * GIB), "reserved": round(float(r["peak_res"]) * GIB)}
+    job.phases = {"resident": round(float(r["after_load"]) * GIB)}
+
+
+def read_tpf(job, configs, options):
+    r, f = job.row, job.fields
+    if (r.get("image") or "").strip():
+        raise NotScored("image", "image models are not modelled")
+    job.model = configs.model(job.file, r["model"])
+    f.update(
+        method="full", gpu=gpu_name(r), micro_batch=integer(r, "batch"), sequence=integer(r, "seq"), attention="sdpa", loss="loop", grad_clip=False, eval=False,
+        optimizer=pick(r, "optimizer", {"adamw": "adamw", "adamw8bit": "adamw_8bit", "sgd": "sgd"}),
+        recompute=pick(r, "ckpt", {"False": "none", "True": "full"}))
+    f["dtype"], cast = pick(r, "precision", {
+        "amp": ("fp32", "fp16"), "amp_bf16": ("fp32", "bf16"), "fp32": ("fp32", None), "bf16": ("bf16", None), "fp16": ("fp16", None)})
+    if cast:
+        f["autocast"] = cast
+    job.read_as.append("loss not given: outputs held until the next forward (loop)")
+    if r["precision"] == "amp":
+        job.read_as.append("precision amp: fp32 weights under fp16 autocast")
+
+
+def tiers_tpf(job):
+    job.source, job.method = "tpf " + (job.row.get("gpu") or ""), "full"
+    job.tiers = {"allocated": mib(job.row, "alloc_mib"), "reserved": mib(job.row, "reserved_mib"), "process": mib(job.row, "process_mib")}
+
+
+# The wide table of published single-GPU peaks.
+
+STACKS = r"(?i)\b(hf|trl|axolotl|peft|transformers|ms-swift|sfttrainer)\b"
+OTHER_STACKS = r"(?i)unsloth|lit-?gpt|torchtune|torchao|thunder|badam|diffusers|deepspeed|megatron|scratch|xtuner"
+SINGLE_OPTIMIZERS = {"torch AdamW (foreach default)": "adamw", "torch AdamW": "adamw", "adamw_torch": "adamw", "torch AdamW fused": "adamw_fused",
+                     "adamw_torch_fused": "adamw_fused", "torch AdamW foreach=False": "adamw_loop", "bnb AdamW8bit": "adamw_8bit", "adamw_8bit": "adamw_8bit",
+                     "bnb PagedAdamW8bit": "paged_adamw_8bit", "paged_adamw_8bit": "paged_adamw_8bit", "bnb PagedAdamW": "paged_adamw_32bit",
+                     "paged_adamw_32bit": "paged_adamw_32bit", "SGD": "sgd", "torch SGD": "sgd", "HF Adafactor": "adafactor", "Adafactor": "adafactor"}
+SINGLE_WEIGHTS = {"nf4": ("qlora", False), "nf4-dq": ("qlora", True), "int8 (bnb)": ("lora8", None)}
+PADDED = {"packed": "none", "padding-free": "none", "fixed": "none", "no padding (batch 1)": "none", "batch 1": "none", "truncated to 1024 (batch 1)": "none"}
+
+
+def read_single(job, configs, options):
+    r, f, notes = job.row, job.fields, job.row.get("notes") or ""
+    if (r.get("outcome") or "ok") != "ok":
+        raise NotScored("outcome", f"{r['outcome']}: there is no measured peak")
+    if not (r.get("peak_mem_gb") or "").strip():
+        raise NotScored("peak_mem_gb", "not given")
+    if not job.tiers:
+        raise NotScored("mem_kind", f"'{r.get('mem_kind')}' is no tier")
+    if r["unit"] == "unknown":
+        job.read_as.append("unit unknown: GiB")
+    stack = r.get("framework") or ""
+    if not options.any_stack and (re.search(OTHER_STACKS, stack) or not re.search(STACKS, stack)):
+        raise NotScored("framework", f"'{stack}' is not modelled" if stack else "not given")
+    kernels = re.search(r"framework_config=([^;]*)", notes)
+    if kernels and re.search("foak|liger|moe|scatter", kernels[1]) and not options.any_stack:
+        raise NotScored("kernels", f"'{kernels[1].strip()}' is not modelled")
+    method = pick(r, "method", {k: k for k in ("full", "lora", "qlora")} if r.get("method") != "other" else {})
+    for name, fine in (("compile", ("no", "")), ("offload", ("no", ""))):
+        if r.get(name, "") not in fine:
+            raise NotScored(name, f"'{r[name]}' is not modelled")
+        if not r.get(name):
+            job.read_as.append(f"{name} not given: no")
+
+    # precision
+    weights, compute = (r.get("weight_dtype") or "").strip(), DTYPES.get((r.get("compute_dtype") or "").strip())
+    if weights in SINGLE_WEIGHTS:
+        kind, double = SINGLE_WEIGHTS[weights]
+        if method not in ("qlora", "lora"):
+            raise NotScored("weight_dtype", f"'{weights}' with method {method}")
+        f["dtype"] = compute or pick(r, "compute_dtype", DTYPES)
+        f["method"] = kind
+        if double is not None:
+            f["double_quant"] = double
+        if re.search("no fp32 upcast", notes):
+            f["kbit_fp32"] = False
+        else:
+            f["kbit_fp32"] = True
+            if not re.search("upcasts? non-int|prepare_model_for_kbit", notes):
+                job.read_as.append("k-bit preparation not given: fp32 upcast of what is not quantised")
+    else:
+        if method == "qlora":
+            raise NotScored("weight_dtype", f"'{weights}' is not modelled" if weights else "not given")
+        f["dtype"], f["method"] = pick(r, "weight_dtype", DTYPES), method
+    amp = re.search(r"AMP=(\w+)|\b(bf16|fp16) AMP\b|\b(no) AMP\b|-true\b", notes)
+    stated = next((g for g in amp.groups() if g), "off") if amp else None
+    if f["dtype"] == "fp32" and compute in ("bf16", "fp16"):
+        f["autocast"] = compute
+    elif stated in ("bf16", "fp16"):
+        f["autocast"] = stated
+    elif stated is None and f["dtype"] != "fp32":
+        job.read_as.append("autocast not given: off")
+
+    # shape, attention, recomputation, loss
+    f.update(micro_batch=integer(r, "micro_batch"), sequence=integer(r, "seq_len"), eval=False)
+    if r.get("grad_accum"):
+        f["accumulation"] = integer(r, "grad_accum")
+    f["attention"] = pick(r, "attention", {"flash": "flash2", "sdpa": "sdpa", "eager": "eager"})
+    rows = (r.get("packing_or_padded") or "").strip()
+    if not rows and f["micro_batch"] > 1:
+        raise NotScored("packing_or_padded", "not given")
+    if "images" in rows:
+        raise NotScored("packing_or_padded", f"'{rows}' is not modelled")
+    f["mask"] = "padded" if rows.startswith("padded") and f["micro_batch"] > 1 else "none"
+    f["recompute"] = pick(r, "grad_checkpointing", {"none": "none", "full": "full"})
+    if f["recompute"] == "full":
+        job.read_as.append("form of checkpointing not given: non-reentrant")
+    chunk = re.search(r"lm_head chunked by (\d+) tokens", notes)
+    if "CHUNKED_CE" in notes:
+        raise NotScored("loss", "chunked loss over logits that are kept is not modelled")
+    if "logits.mean()" in notes:
+        raise NotScored("loss", "logits.mean() is not modelled")
+    if chunk:
+        f.update(loss="chunked", loss_chunk_tokens=int(chunk[1]))
+    elif pick(r, "fused_ce_or_liger", {"yes": True, "no": False}):
+        f["loss"] = "fused"
+    elif "custom loop" in stack:
+        f["loss"] = "held"
+        job.read_as.append("loss of a custom loop not given: outputs held to the end of the step")
+    else:
+        f["loss"] = "dropped"
+    f["optimizer"] = pick(r, "optimizer", SINGLE_OPTIMIZERS)
+
+    # model, GPU, adapter
+    f["gpu"] = gpu_name(r)
+    job.model = configs.model(job.file, r["model"])
+    if f["method"] != "full":
+        f["rank"] = integer(r, "lora_rank")
+        drop = re.search(r"dropout (\d+(?:\.\d+)?)", notes)
+        if drop:
+            f["dropout"] = float(drop[1])
+        if re.search("use_dora|DoRA", notes + (r.get("lora_targets") or "")):
+            f["use_dora"] = True
+        cast = re.search(r"adapters?(?: params)?(?: are| in)? (fp16|bf16)|LoRA[^;]*all (bf16|fp16)", notes)
+        if cast:
+            f["adapter_dtype"] = cast[1] or cast[2]
+        f["targets"] = written_targets(job.model, r.get("lora_targets") or "", job)
+
+
+def check_single(job):
+    """A trained count in the notes that is not ours says that another variant of the method ran."""
+    trained = re.search(r"\btrainable=(\d+)", job.row.get("notes") or "")
+    if trained and int(trained[1]) != job.got.trainable:
+        raise NotScored("method", f"{trained[1]} trained parameters are given, {job.got.trainable} are predicted: another variant of '{job.row['method']}'")
+
+
+MARKS = (("length a cap", r"seq_len (is|=) ?(the |a )?(\w+ )?cap|real lengths unknown"), ("with generation", "eval generation"),
+         ("older software", "OLDER SOFTWARE"))
+
+
+def tiers_single(job):
+    r = job.row
+    notes = r.get("notes") or ""
+    marks = [m for m, p in MARKS if re.search(p, notes)]
+    job.source = re.sub(r"[-_]?\d+\w*$", "", job.id) + " " + (r.get("completeness") or "?") + (f" ({', '.join(marks)})" if marks else "")
+    job.method = r.get("method") or ""
+    tier = {"allocated": "allocated", "reserved": "reserved", "nvidia-smi": "process"}.get(r.get("mem_kind"))
+    if tier and (r.get("peak_mem_gb") or "").strip() and r.get("unit") in ("GB", "GiB", "unknown"):
+        job.tiers = {tier: round(float(r["peak_mem_gb"]) * (GB if r["unit"] == "GB" else GIB))}
+
+
+def gpu_name(row):
+    """What the library's catalog is asked for; one GPU, or not scored."""
+    text = re.sub(r"^(NVIDIA|Tesla|GeForce)\s+", "", re.sub(r"^NVIDIA\s+", "", (row.get("gpu") or "").strip()))
+    if not text:
+        raise NotScored("gpu", "not given")
+    if re.search(r"[,，/]|unknown|\.\.\.", text):
+        raise NotScored("gpu", f"'{row['gpu']}' is not one GPU")
+    size = re.fullmatch(r"(\d+)\s*GB GPU", text)
+    if size:
+        return size[1] + "GB"
+    memory = (row.get("gpu_mem_gb") or "").strip()
+    if re.fullmatch(r"A100|H100|V100", text) and memory:
+        return f"{text} {round(float(memory))}GB"
+    return text
+
+
+def read_other(job, configs, options):
+    raise NotScored("kind", "kind not supported yet")
+
+
+def tiers_other(job):
+    job.source, job.method = os.path.basename(job.file), job.row.get("method") or ""
+
+
+# kind, columns that tell it (a name with "!" must be absent), what is measured, what is asked, a check of the answer
+KINDS = (
+    ("oracle", ("config", "overrides", "opt", "peak", "peak_phase", "loss", "ckpt"), tiers_oracle, read_oracle, None),
+    ("ground_truth_t4", ("compute_dtype", "peak_allocated_mib", "peak_reserved_mib", "hidden", "kv_heads"), tiers_t4, read_t4, None),
+    ("ground_truth_4080", ("quant", "s", "b", "r", "peak_alloc", "peak_res", "after_load"), tiers_4080, read_4080, None),
+    ("ground_truth_tpf", ("precision", "alloc_mib", "reserved_mib", "process_mib", "image"), tiers_tpf, read_tpf, None),
+    ("truth_single_gpu", ("peak_mem_gb", "mem_kind", "unit", "seq_len", "micro_batch", "weight_dtype", "!n_gpus"), tiers_single, read_single, check_single),
+    ("other", (), tiers_other, read_other, None),
+)
+
+
+def kind_of(columns):
+    columns = set(columns)
+    return next(k for k in KINDS if all(c[1:] not in columns if c.startswith("!") else c in columns for c in k[1]))
+
+
+def score_file(path, configs, options):
+    """Every row of a file as a Job."""
+    with open(path, newline="", encoding="utf-8-sig") as f:
+        reader = csv.DictReader(f)
+        kind, _, tiers, read, check = kind_of(reader.fieldnames or ())
+        jobs = []
+        for number, row in enumerate(reader, 1):
+            row = {k: v or "" for k, v in row.items() if k is not None}
+            if options.match and not re.search(options.match, " ".join(row.values())):
+                continue
+            job = Job(path, kind, number, row)
+            jobs.append(job)
+            try:
+                try:
+                    tiers(job)
+                    job.tiers = {t: b for t, b in job.tiers.items() if b}
+                    read(job, configs, options)
+                    job.got = predict(job.model, job.fields)
+                    if check:
+                        check(job)
+                except KeyError as e:
+                    raise NotScored(e.args[0], "the file has no such column") from e
+                except ValueError as e:
+                    raise NotScored("row", f"a cell cannot be read: {e}") from e
+            except NotScored as e:
+                job.reason, job.got = e, None
+    return kind, jobs
+
+
+# ------------------------------------------------------------------------------------------------------ figures
+
+def relative(ours, truth):
+    return ours / truth - 1 if truth else 0.0 if not ours else math.inf
+
+
+def quantile(values, q):
+    """The nearest-rank quantile."""
+    return sorted(values)[max(0, math.ceil(q * len(values)) - 1)]
+
+
+def summary(errors):
+    size = [abs(e) for e in errors]
+    return {"rows": len(errors), "exact": sum(e == 0 for e in errors), "median": quantile(size, 0.5), "p90": quantile(size, 0.9), "p95": quantile(size, 0.95),
+            "worst_under": min(errors), "worst_over": max(errors)}
+
+
+def groups(jobs):
+    """source, method, tier -> figures, in order of appearance."""
+    rows = collections.OrderedDict()
+    for j in jobs:
+        for tier in j.tiers or {"": None}:
+            rows.setdefault((j.source, j.method if j.kind != "other" else "", tier), []).append(j)
+    out = []
+    for (source, method, tier), members in rows.items():
+        scored = [j for j in members if j.got]
+        g = {"source": source, "method": method, "tier": tier, "rows": len(members), "scored": len(scored), "not_scored": len(members) - len(scored),
+             "not_scored_by": dict(collections.Counter(j.reason.name for j in members if j.reason).most_common())}
+        if scored:
+            g.update({k: v for k, v in summary([j.error(tier) for j in scored]).items() if k != "rows"})
+            upper = [j.got.tiers[tier][2] / j.tiers[tier] for j in scored]
+            g["coverage"] = sum(u >= 1 for u in upper) / len(upper)
+            g["slack"] = sum(upper) / len(upper) - 1
+        out.append(g)
+    return out
+
+
+def two_highest(phases):
+    """Highest step-less phase and how far the second is below it."""
+    top = {}
+    for k, v in phases.items():
+        top[step_of(k)] = max(v, top.get(step_of(k), 0))
+    order = sorted(top.values(), reverse=True)
+    return 1 - order[1] / order[0] if len(order) > 1 and order[0] else 1.0
+
+
+def largest_right(job):
+    """None where the row does not say; a tie of the oracle's first entries (totals within 0.5 %) counts for either."""
+    sizes, first = [], None
+    for item in (job.row.get("largest_at_peak") or "").split("; "):
+        m = re.fullmatch(r"(.*) (\S*) (\S*) x(\d+) (\d+)", item)
+        if not m:
+            continue
+        total = int(m[5])
+        first = first or total
+        if total < first * 0.995:
+            break
+        dims, each = m[2], ELEMENT_BYTES.get(m[3])
+        sizes.append(math.prod(int(d) for d in dims.split("x")) * each if each and re.fullmatch(r"[\dx]+", dims) else total // int(m[4]))
+    if not sizes or job.got.largest is None:
+        return None
+    return any(abs(job.got.largest - s) < 512 for s in sizes)
+
+
+def oracle_figures(jobs):
+    """What the computed rows say beyond the peak."""
+    out = {"rows": len(jobs)}
+    accum = lambda j: int(j.row["accum"])
+    counts = {"parameters": lambda j: j.got.parameters == int(j.row["params"]), "trainable": lambda j: j.got.trainable == int(j.row["trainable"]),
+              "flops_forward": lambda j: j.got.flops_forward * accum(j) == float(j.row["flops_fwd"]),
+              "flops_backward": lambda j: j.got.flops_backward * accum(j) == float(j.row["flops_bwd"])}
+    out["equal"] = {k: sum(map(f, jobs)) for k, f in counts.items()}
+    sizes = {"kept_layer": lambda j: (j.got.kept_layer_bytes, "kept_layer"), "kept_bytes": lambda j: (j.got.kept_bytes, "kept_bytes"),
+             "resident": lambda j: (j.got.resident_bytes, "resident")}
+    out["sizes"] = {k: summary([relative(f(j)[0], int(j.row[f(j)[1]])) for j in jobs]) for k, f in sizes.items()}
+    for p in PHASES:
+        errors = [relative(j.got.phases.get(p, 0), j.phases[p]) for j in jobs if j.phases.get(p)]
+        if errors:
+            out["sizes"]["peak_" + p] = summary(errors)
+    out["sizes"]["peak"] = summary([j.error("allocated") for j in jobs])
+    clear = [j for j in jobs if two_highest({**j.phases, "load": int(j.row["resident"])}) >= 0.005]
+    out["phase_right"], out["phase_rows"], out["phase_left_out"] = sum(j.got.phase == j.phase for j in clear), len(clear), len(jobs) - len(clear)
+    tops = [x for x in map(largest_right, jobs) if x is not None]
+    out["largest_right"], out["largest_rows"] = sum(tops), len(tops)
+    return out
+
+
+def oracle_sections(jobs):
+    """name -> figures: all, then full depth and fewer layers, each for full fine-tuning and for adapters."""
+    jobs = [j for j in jobs if j.oracle and j.got]
+    wanted = [("all rows", jobs)]
+    for depth in (True, False):
+        for adapter in (False, True):
+            wanted.append((("full depth" if depth else "fewer layers") + (", adapters" if adapter else ", full fine-tuning"),
+                           [j for j in jobs if j.full_depth == depth and (j.method != "full") == adapter]))
+    return {name: oracle_figures(members) for name, members in wanted if members}
+
+
+# -------------------------------------------------------------------------------------------------------- output
+
+def percent(x):
+    return f"{100 * x:+.2f}" if math.isfinite(x) else "inf"
+
+
+def size(x):
+    return f"{100 * x:.2f}" if math.isfinite(x) else "inf"
+
+
+def spread(s, *more):
+    """Columns of a summary: median, `more`, p95, worst under, worst over."""
+    return [*(size(s[k]) for k in ("median", *more, "p95")), percent(s["worst_under"]), percent(s["worst_over"])]
+
+
+def table(head, rows, out):
+    rows = [[str(c) for c in r] for r in rows]
+    widths = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
+    left = [all(not re.match(r"[-+]?\d", r[i]) for r in rows) for i in range(len(head))]
+    for r in [head, *rows]:
+        print("  ".join(c.ljust(w) if l else c.rjust(w) for c, w, l in zip(r, widths, left)).rstrip(), file=out)
+
+
+def report(result, jobs, options, out):
+    print("per source, method and tier; errors in % of the measured bytes (expected / measured - 1)\n", file=out)
+    rows = []
+    for g in result["groups"]:
+        figures = [*spread(g, "p90"), size(g["coverage"]), percent(g["slack"])] if g["scored"] else [""] * 7
+        rows.append([g["source"], g["method"], g["tier"] or "-", g["rows"], g["not_scored"], *figures])
+    table(["source", "method", "tier", "rows", "not scored", "median", "p90", "p95", "worst under", "worst over", "upper covers", "upper slack"], rows, out)
+    if result["not_scored_by"]:
+        print("\nnot scored, by input (rows):", file=out)
+        for name, n in result["not_scored_by"].items():
+            example = next(j for j in jobs if j.reason and j.reason.name == name)
+            print(f"  {n:5d}  {name:32s} e.g. {os.path.basename(example.file)}:{example.id}  {example.reason}"[:230], file=out)
+    if result["read_as"]:
+        print("\nopen inputs, and what they were read as (scored rows):", file=out)
+        for text, n in result["read_as"].items():
+            print(f"  {n:5d}  {text}", file=out)
+    for name, o in result["oracle"].items():
+        n = o["rows"]
+        print(f"\noracle, {name}: {n} rows", file=out)
+        print("  equal: " + ", ".join(f"{k} {v}/{n}" for k, v in o["equal"].items()), file=out)
+        print(f"  phase of the peak right {o['phase_right']}/{o['phase_rows']} ({o['phase_left_out']} near ties left out), "
+              f"largest tensor at the peak right {o['largest_right']}/{o['largest_rows']}", file=out)
+        table(["  figure", "rows", "exact", "median", "p90", "p95", "worst under", "worst over"],
+              [["  " + k, s["rows"], s["exact"], *spread(s, "p90")] for k, s in o["sizes"].items()], out)
+    if options.details:
+        details(jobs, out)
+
+
+def label(job):
+    """The settings of a row in a few words."""
+    f, r = job.fields, job.row
+    name = job.model if isinstance(job.model, str) else r.get("model") or (r.get("config") or "").removesuffix(".json")
+    words = [*(f.get(k) for k in ("method", "dtype", "attention", "recompute", "loss", "optimizer")), f.get("autocast") and "autocast-" + f["autocast"]]
+    words += [w for k, v, w in (("mask", "padded", "padded"), ("kbit_fp32", False, "no-upcast"), ("grad_clip", True, "clip"), ("repeat_kv", True, "repeat"),
+                                ("task", "classify", "classify"), ("eval_keep_logits", True, "keep-logits")) if f.get(k) == v and k in f]
+    words += [f.get("dropout") and f"dropout{f['dropout']}", f.get("eval_batch") and f"eval{f['eval_batch']}", f.get("targets") and r.get("targets"),
+              *(r.get(k) for k in ("freeze", "modules_to_save", "layers_to_transform")), "" if job.full_depth else "cut"]
+    return f"{name} {f.get('micro_batch')}x{f.get('sequence')}x{f.get('accumulation', 1)} " + " ".join(str(w) for w in words if w and w != "none")
+
+
+def details(jobs, out):
+    scored = [j for j in jobs if j.got]
+    families = collections.OrderedDict()
+    for j in sorted((j for j in scored if j.oracle), key=lambda j: j.model["model_type"]):
+        families.setdefault((j.model["model_type"], "full" if j.method == "full" else "adapters"), []).append(j)
+    if families:
+        print("\noracle rows by family (allocated)", file=out)
+        rows = []
+        for (family, what), members in families.items():
+            s = summary([j.error("allocated") for j in members])
+            o = oracle_figures(members)
+            rows.append([family, what, s["rows"], *spread(s), *o["equal"].values(), o["sizes"]["kept_layer"]["exact"], o["sizes"]["resident"]["exact"]])
+        table(["family", "method", "rows", "median", "p95", "worst under", "worst over", "params=", "trainable=", "fwd flops=", "bwd flops=", "kept layer=",
+               "resident="], rows, out)
+    for tier in TIERS:
+        worst = sorted((j for j in scored if tier in j.tiers), key=lambda j: -abs(j.error(tier)))[:20]
+        if worst:
+            print(f"\nworst rows, {tier}", file=out)
+        for j in worst:
+            print(f"  {percent(j.error(tier)):>8s}  {os.path.basename(j.file)}:{j.id}  {j.phase or '?'} -> {j.got.phase}  {label(j)}", file=out)
+    rest = [j for j in jobs if j.reason]
+    if rest:
+        print("\nnot scored, each row", file=out)
+    for j in rest:
+        print(f"  {os.path.basename(j.file)}:{j.id}  {j.reason}"[:200], file=out)
+
+
+def phase_lines(jobs, out):
+    """For whoever works on the rules: every figure of a row beside the truth, as errors in %, '=' where equal."""
+    mark = lambda ours, truth: "=" if ours == truth else percent(relative(ours, truth))
+    for j in jobs:
+        where = f"{os.path.basename(j.file)}:{j.id}"
+        if not j.got:
+            print(f"{where}  not scored  {j.reason}", file=out)
+            continue
+        words = [f"{t}={mark(j.got.tiers[t][1], b)}" for t, b in j.tiers.items()]
+        if j.oracle:
+            r, a = j.row, int(j.row["accum"])
+            words += [f"{k}={mark(v, int(float(r[c])))}" for k, v, c in (
+                ("params", j.got.parameters, "params"), ("trainable", j.got.trainable, "trainable"), ("fwd_flops", j.got.flops_forward * a, "flops_fwd"),
+                ("bwd_flops", j.got.flops_backward * a, "flops_bwd"), ("resident", j.got.resident_bytes, "resident"),
+                ("kept_layer", j.got.kept_layer_bytes, "kept_layer"), ("kept", j.got.kept_bytes, "kept_bytes"))]
+        words += [f"{p}={mark(j.got.resident_bytes if p == 'resident' else j.got.phases.get(p, 0), b)}" for p, b in j.phases.items() if b]
+        print(f"{where}  {' '.join(words)}  {j.phase or '?'}->{j.got.phase}  {label(j)}", file=out)
+
+
+def finite(x):
+    """JSON has no infinity: null, where the truth is 0 and the prediction is not."""
+    if isinstance(x, dict):
+        return {k: finite(v) for k, v in x.items()}
+    if isinstance(x, list):
+        return [finite(v) for v in x]
+    return None if isinstance(x, float) and not math.isfinite(x) else x
+
+
+def write_rows(path, jobs):
+    with open(path, "w", newline="", encoding="utf-8") as f:
+        w = csv.writer(f, lineterminator="\n")
+        w.writerow(PER_ROW)
+        for j in jobs:
+            for tier, measured in (j.tiers or {"": ""}).items():
+                got = j.got.tiers[tier] if j.got else ("", "", "")
+                w.writerow([os.path.basename(j.file), j.id, j.source, j.method, tier, measured, got[1], got[0], got[2],
+                            f"{j.error(tier):.6f}" if j.got else "", j.phase, j.got.phase if j.got else "", str(j.reason or "")])
+
+
+def score(files, configs=(), options=None):
+    """The jobs of the files and the figures over them."""
+    options = options or parser().parse_args(list(files))
+    store, jobs, kinds = Configs([*configs, *options.configs]), [], {}
+    for path in files:
+        kinds[path], more = score_file(path, store, options)
+        jobs += more
+    count = lambda items: dict(collections.Counter(items).most_common())
+    return jobs, {
+        "version": 1, "library": str(getattr(ftmem, "__version__", "")), "files": {os.path.basename(p): k for p, k in kinds.items()}, "groups": groups(jobs),
+        "not_scored_by": count(j.reason.name for j in jobs if j.reason), "read_as": count(t for j in jobs if j.got for t in j.read_as),
+        "oracle": oracle_sections(jobs)}
+
+
+def parser():
+    p = argparse.ArgumentParser(description="Score ftmem's predictions against measured memory.")
+    p.add_argument("files", nargs="+", metavar="FILE", help="a CSV of measured or computed rows")
+    p.add_argument("--configs", action="append", default=[], metavar="DIR", help="a folder of config.json files, owner__name.json (may be repeated)")
+    p.add_argument("--per-row", metavar="OUT.csv", help="write one line for each row and tier")
+    p.add_argument("--json", action="store_true", help="print the figures as JSON")
+    p.add_argument("--details", action="store_true", help="also by family, the worst rows, and every row that was not scored")
+    p.add_argument("--phases", action="store_true", help="print one line a row with the error of every phase, for work on the rules")
+    p.add_argument("--match", metavar="REGEX", help="only rows whose text matches")
+    p.add_argument("--any-stack", action="store_true", help="score rows of other frameworks and kernels too, as if they were transformers")
+    return p
+
+
+def main(argv=None):
+    options = parser().parse_args(argv)
+    try:
+        jobs, result = score(options.files, options=options)
+    except (OSError, UnicodeDecodeError, csv.Error, json.JSONDecodeError) as e:
+        print(f"score.py: {e}", file=sys.stderr)
+        return 2
+    if options.per_row:
+        write_rows(options.per_row, jobs)
+    if options.json:
+        print(json.dumps(finite(result), indent=1, allow_nan=False))
+    elif options.phases:
+        phase_lines(jobs, sys.stdout)
+    else:
+        report(result, jobs, options, sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except BrokenPipeError:      # `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

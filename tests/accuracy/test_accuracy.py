@@ -1,0 +1,114 @@
+"""The golden sample against the acceptance thresholds, and the scorer's own promises."""
+import csv
+import json
+import pathlib
+
+import pytest
+
+import score
+
+HERE = pathlib.Path(__file__).parent
+GOLDEN = sorted(str(p) for p in (HERE / "golden").glob("*.csv"))
+CONFIGS = str(HERE.parent / "data" / "configs")
+
+
+def run(files, *arguments):
+    options = score.parser().parse_args([*map(str, files), "--configs", CONFIGS, *arguments])
+    return score.score(options.files, options=options)
+
+
+@pytest.fixture(scope="module")
+def golden():
+    return run(GOLDEN)
+
+
+def lines(jobs, errors):
+    return "\n".join(f"{j.file}:{j.id} {score.percent(e)} %" for j, e in zip(jobs, errors) if abs(e) > 0.02)
+
+
+def test_the_sample_is_whole(golden):
+    jobs, result = golden
+    assert sum(j.oracle for j in jobs) == 62 and sum(not j.oracle for j in jobs) == 20
+    assert not [f"{j.file}:{j.id} {j.reason}" for j in jobs if j.reason]
+
+
+def test_counts_are_exact(golden):
+    jobs, result = golden
+    wrong = [f"{j.file}:{j.id} {j.got.parameters} {j.got.trainable}" for j in jobs
+             if j.oracle and (j.got.parameters, j.got.trainable) != (int(j.row["params"]), int(j.row["trainable"]))]
+    assert not wrong
+
+
+def test_parameters_of_measured_rows(golden):
+    jobs, result = golden
+    assert not [f"{j.file}:{j.id}" for j in jobs if j.row.get("params") and j.got.parameters != int(j.row["params"])]
+
+
+@pytest.mark.parametrize("oracle", [True, False], ids=["computed", "measured"])
+def test_allocated(golden, oracle):
+    jobs = [j for j in golden[0] if j.got and j.oracle == oracle]
+    errors = [j.error("allocated") for j in jobs]
+    s = score.summary(errors)
+    assert s["median"] <= 0.005 and s["p95"] <= 0.02 and max(map(abs, errors)) <= 0.05, lines(jobs, errors)
+
+
+def test_bounds_hold_the_expected_value(golden):
+    for j in golden[0]:
+        for lower, expected, upper in j.got.tiers.values():
+            assert 0 < lower <= expected <= upper
+
+
+def test_per_row(golden, tmp_path):
+    jobs, _ = golden
+    score.write_rows(tmp_path / "rows.csv", jobs)
+    with open(tmp_path / "rows.csv", newline="", encoding="utf-8") as f:
+        rows = list(csv.reader(f))
+    assert rows[0] == score.PER_ROW and len(rows) == 1 + sum(len(j.tiers) for j in jobs)
+
+
+def test_other_kinds_are_listed(tmp_path):
+    path = tmp_path / "several.csv"
+    path.write_text("id,model,method,n_gpus,micro_batch,seq_len,weight_dtype,peak_mem_gb,mem_kind,unit\n"
+                    "a,m,full,8,1,2048,bf16,3,allocated,GB\nb,m,full,8,1,2048,bf16,3,allocated,GB\n")
+    jobs, result = run([path])
+    assert result["not_scored_by"] == {"kind": 2} and all(str(j.reason) == "kind: kind not supported yet" for j in jobs)
+
+
+def golden_rows(name):
+    with open(HERE / "golden" / name, newline="", encoding="utf-8") as f:
+        reader = csv.DictReader(f)
+        return reader.fieldnames, list(reader)
+
+
+def write(path, fields, rows):
+    with open(path, "w", newline="", encoding="utf-8") as f:
+        w = csv.DictWriter(f, fields)
+        w.writeheader()
+        w.writerows(rows)
+
+
+def test_a_family_out_of_scope_is_named(tmp_path):
+    fields, rows = golden_rows("oracle.csv")
+    (tmp_path / "oracle_configs").mkdir()
+    encoder = {"model_type": "bert", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "vocab_size": 30522}
+    (tmp_path / "oracle_configs" / "owner__encoder.json").write_text(json.dumps(encoder))
+    changed = ({"config": "owner__encoder.json"}, {"config": "owner__none.json"}, {"loss": "other"})
+    write(tmp_path / "oracle.csv", fields, [{**rows[0], **c} for c in changed])
+    jobs, result = run([tmp_path / "oracle.csv"])
+    assert result["groups"][0]["not_scored"] == 3
+    assert "bert" in str(jobs[0].reason) and jobs[1].reason.name == "config" and jobs[2].reason.name == "loss"
+
+
+def test_json_and_text(golden, capsys):
+    jobs, result = golden
+    assert json.loads(json.dumps(score.finite(result), allow_nan=False))["groups"]
+    for more in ([], ["--details"], ["--phases"], ["--json"]):
+        assert score.main([*GOLDEN, "--configs", CONFIGS, "--match", "gpt2|TinyLlama", *more]) == 0
+    assert "upper covers" in capsys.readouterr().out
+
+
+def test_settings_as_the_oracle_reads_them():
+    assert score.oracle_freeze("all-but:last:2+head") == {"freeze": ["all_but", "last_layers", "head"], "freeze_last_layers": 2}
+    config = {"num_hidden_layers": 4, "n_layer": 4, "layer_types": [1, 2, 3, 4], "quantization_config": {}}
+    assert score.override(config, {"num_hidden_layers": 2}) == {"num_hidden_layers": 2, "n_layer": 2, "layer_types": [1, 2]}
+    assert score.quantile([3, 1, 2], 0.5) == 2 and score.quantile([1], 0.95) == 1 and score.relative(0, 0) == 0
