@@ -322,15 +322,12 @@ ftmem__var ftmem__low_attend(ftmem__low *low, ftmem__var q, ftmem__var k, ftmem_
 {
     attention_call call = {0};
     ftmem__tape *tape = low->tape;
-    ftmem__var original[3], out;
+    ftmem__var out;
     int32_t kernel = ftmem__low_kernel(low, q.dtype);
     bool grouped;
     call.low = low;
     call.groups = low->shape->heads / low->shape->kv_heads;
     call.mask = low->kind == 1 ? low->shape->mask_sliding : low->shape->mask_full;
-    original[0] = q; /* the caller's locals live until the attention function returns */
-    original[1] = k;
-    original[2] = v;
     call.q = ftmem__keep(tape, q);
     call.k = ftmem__keep(tape, k);
     call.v = ftmem__keep(tape, v);
@@ -347,8 +344,5 @@ ftmem__var ftmem__low_attend(ftmem__low *low, ftmem__var q, ftmem__var k, ftmem_
     ftmem__drop(tape, call.q);
     ftmem__drop(tape, call.k);
     ftmem__drop(tape, call.v);
-    ftmem__drop(tape, original[0]); /* the projections' results go with the caller's frame: program.c holds them */
-    ftmem__drop(tape, original[1]);
-    ftmem__drop(tape, original[2]);
     return out;
 }

@@ -28,13 +28,13 @@ static inline ftmem__text ftmem__text_in(char *buffer, size_t capacity)
 void ftmem__put(ftmem__text *text, const char *part);
 void ftmem__put_int(ftmem__text *text, int64_t value);
 void ftmem__put_real(ftmem__text *text, double value, int decimals); /* fixed notation; from 1e15 on "1.5e+20" */
-void ftmem__put_number(ftmem__text *text, double value);   /* as few digits as say it to nine: "1048576", "0.999", "1e-07" */
-void ftmem__copy(char *to, size_t capacity, const char *from); /* cut at a whole UTF-8 character with "...", control characters as '?' */
-bool ftmem__parse_int(const char *text, int64_t *value);   /* strict decimal, sign allowed, "15_360_000" and "1e9" accepted when whole */
-bool ftmem__parse_real(const char *text, double *value);   /* strict, locale-free */
-bool ftmem__same(const char *a, const char *b);            /* ASCII case-insensitive */
-bool ftmem__alike(const char *a, const char *b);           /* the same, and '-', '_' and ' ' are one character */
-int32_t ftmem__distance(const char *typed, const char *name); /* edits apart, fewer when the name contains the typed text */
+void ftmem__put_number(ftmem__text *text, double value);             /* as few digits as say it to nine: "1048576", "0.999", "1e-07" */
+void ftmem__copy(char *to, size_t capacity, const char *from);       /* cut at a whole UTF-8 character with "...", control characters as '?' */
+bool ftmem__parse_int(const char *text, int64_t *value);             /* strict decimal, sign allowed, "15_360_000" and "1e9" accepted when whole */
+bool ftmem__parse_real(const char *text, double *value);             /* strict, locale-free */
+bool ftmem__same(const char *a, const char *b);                      /* ASCII case-insensitive */
+bool ftmem__alike(const char *a, const char *b);                     /* the same, and '-', '_' and ' ' are one character */
+int32_t ftmem__distance(const char *typed, const char *name);        /* edits apart, fewer when the name contains the typed text */
 
 /* ---- unknown names (names.c): FTMEM_E_UNKNOWN_NAME whose message lists what there is, nearest first, cut to fit.
    `field` may be NULL; `noun` says what was looked for ("model"); at() may return NULL to leave an index out. */
@@ -58,13 +58,19 @@ typedef struct ftmem__checked {
 static inline int64_t ftmem__mul(ftmem__checked *c, int64_t a, int64_t b)
 {
     int64_t r = 0;
-    if (__builtin_mul_overflow(a, b, &r)) { c->overflow = true; return 0; }
+    if (__builtin_mul_overflow(a, b, &r)) {
+        c->overflow = true;
+        return 0;
+    }
     return r;
 }
 static inline int64_t ftmem__add(ftmem__checked *c, int64_t a, int64_t b)
 {
     int64_t r = 0;
-    if (__builtin_add_overflow(a, b, &r)) { c->overflow = true; return 0; }
+    if (__builtin_add_overflow(a, b, &r)) {
+        c->overflow = true;
+        return 0;
+    }
     return r;
 }
 

@@ -59,11 +59,16 @@ const char *ftmem__packed_value(const char *packed, const char *key)
 /* ------------------------------------------------------------------------------------------------- the table */
 
 typedef struct config_class {
-    const char *type;    /* model_type */
+    const char *type; /* model_type */
     int32_t family;
     const char *values;  /* packed: key, default */
     const char *aliases; /* packed: other name, key; "!key" if the other name wins */
 } config_class;
+
+/* A model type that is known and not modelled, and what it is. */
+typedef struct config_other {
+    const char *type, *what;
+} config_other;
 
 #include "config_defaults.inc"
 
@@ -86,23 +91,36 @@ typedef struct config_source {
 #define NO_ROTATION (OF(GPT2) | OF(GPT_BIGCODE) | OF(OPT) | OF(BLOOM) | OF(MPT))
 #define PART_ROTATION (OF(PHI) | OF(PHI3) | OF(STABLELM) | OF(GPT_NEOX) | OF(GPTJ))
 #define CYCLES (OF(GEMMA2) | OF(GEMMA3) | OF(OLMO3) | OF(COHERE2))
-#define LLAMA_LIKE (OF(LLAMA) | OF(MISTRAL) | QWEN_LIKE | GEMMA_LIKE | OF(PHI) | OF(PHI3) | OF(STARCODER2) | OLMO_LIKE | OF(SMOLLM3) | OF(GRANITE) | OF(STABLELM) | COHERE_LIKE)
+#define LLAMA_LIKE \
+    (OF(LLAMA) | OF(MISTRAL) | QWEN_LIKE | GEMMA_LIKE | OF(PHI) | OF(PHI3) | OF(STARCODER2) | OLMO_LIKE | OF(SMOLLM3) | OF(GRANITE) | OF(STABLELM) | \
+     COHERE_LIKE)
 #define ONE_BIAS_KEY (OF(LLAMA) | OF(QWEN3) | GEMMA_LIKE | OLMO_LIKE | OF(SMOLLM3) | OF(GRANITE) | COHERE_LIKE)
 
 /* How a value is read. Those with OR_NULL take null as "derive it", and leave 0. */
 typedef enum config_read {
-    CONFIG_WIDTH, CONFIG_FFN, CONFIG_FFN_OR_NULL, CONFIG_LAYERS, CONFIG_HEADS, CONFIG_HEADS_OR_NULL, CONFIG_VOCAB, CONFIG_POSITIONS,
-    CONFIG_RATE,       /* a dropout */
-    CONFIG_CAP,        /* a soft cap; null: none */
+    CONFIG_WIDTH,
+    CONFIG_FFN,
+    CONFIG_FFN_OR_NULL,
+    CONFIG_LAYERS,
+    CONFIG_HEADS,
+    CONFIG_HEADS_OR_NULL,
+    CONFIG_VOCAB,
+    CONFIG_POSITIONS,
+    CONFIG_RATE, /* a dropout */
+    CONFIG_CAP,  /* a soft cap; null: none */
     CONFIG_ACTIVATION,
     CONFIG_FLAG,
-    CONFIG_ON          /* no key: the family is so */
+    CONFIG_ON /* no key: the family is so */
 } config_read;
 
-static const struct { int64_t maximum; bool or_null; } config_limits[] = {
-    [CONFIG_WIDTH] = { 1 << 24, false }, [CONFIG_FFN] = { 1 << 26, false }, [CONFIG_FFN_OR_NULL] = { 1 << 26, true },
-    [CONFIG_LAYERS] = { FTMEM_MAX_LAYERS, false }, [CONFIG_HEADS] = { 1 << 16, false }, [CONFIG_HEADS_OR_NULL] = { 1 << 16, true },
-    [CONFIG_VOCAB] = { 1 << 30, false }, [CONFIG_POSITIONS] = { INT64_C(1) << 40, false },
+static const struct {
+    int64_t maximum;
+    bool or_null;
+} config_limits[] = {
+    [CONFIG_WIDTH] = { 1 << 24, false },      [CONFIG_FFN] = { 1 << 26, false },
+    [CONFIG_FFN_OR_NULL] = { 1 << 26, true }, [CONFIG_LAYERS] = { FTMEM_MAX_LAYERS, false },
+    [CONFIG_HEADS] = { 1 << 16, false },      [CONFIG_HEADS_OR_NULL] = { 1 << 16, true },
+    [CONFIG_VOCAB] = { 1 << 30, false },      [CONFIG_POSITIONS] = { INT64_C(1) << 40, false },
 };
 
 typedef struct config_rule {
@@ -112,7 +130,7 @@ typedef struct config_rule {
     uint8_t read;
 } config_rule;
 
-#define TO(member) (uint16_t)offsetof(ftmem_model, member)
+#define TO(member) (uint16_t) offsetof(ftmem_model, member)
 
 static const config_rule config_rules[] = {
     { EVERY & ~(GPT2_LIKE | OF(MPT)), "hidden_size", TO(hidden), CONFIG_WIDTH },
@@ -204,6 +222,8 @@ static const config_refusal config_refusals[] = {
     { EVERY, "output_attentions", CONFIG_FALSY, "keeping attention weights is not modelled" },
     { EVERY, "use_bidirectional_attention", CONFIG_FALSY, "only causal attention is modelled" },
     { EVERY & ~PART_ROTATION, "partial_rotary_factor", CONFIG_ONE, "transformers rotates whole heads in this family" },
+    { EVERY & ~PART_ROTATION, "rope_scaling.partial_rotary_factor", CONFIG_ONE, "transformers rotates whole heads in this family" },
+    { EVERY & ~PART_ROTATION, "rope_parameters.partial_rotary_factor", CONFIG_ONE, "transformers rotates whole heads in this family" },
     { OF(GPT2), "reorder_and_upcast_attn", CONFIG_FALSY, "attention in fp32 is not modelled" },
     { OF(OPT), "do_layer_norm_before", CONFIG_TRUE, "norms after each branch (OPT-350M) are not modelled" },
     { OF(OPT), "_remove_final_layer_norm", CONFIG_FALSY, "a decoder without its final norm is not modelled" },
@@ -216,11 +236,6 @@ static const config_refusal config_refusals[] = {
     { OF(FALCON), "attention_dropout", CONFIG_FALSY, "Falcon applies it in some paths only; not modelled" },
 };
 
-/* Model types that are known and not modelled, and what they are. */
-static const struct { const char *type, *what; } config_others[] = {
-#include "config_others.inc"
-};
-
 /* ------------------------------------------------------------------------------------------ values and errors */
 
 static bool config_is(const config_source *c, uint32_t families)
@@ -230,11 +245,16 @@ static bool config_is(const config_source *c, uint32_t families)
 
 static void config_put_value(ftmem__text *text, const ftmem_entry *entry)
 {
-    if (entry->type == FTMEM_ENTRY_NULL) ftmem__put(text, "null");
-    else if (entry->type == FTMEM_ENTRY_BOOL) ftmem__put(text, entry->integer ? "true" : "false");
-    else if (entry->type == FTMEM_ENTRY_INT) ftmem__put_int(text, entry->integer);
-    else if (entry->type == FTMEM_ENTRY_REAL) ftmem__put_number(text, entry->real);
-    else ftmem__put(text, entry->text ? entry->text : "");
+    if (entry->type == FTMEM_ENTRY_NULL)
+        ftmem__put(text, "null");
+    else if (entry->type == FTMEM_ENTRY_BOOL)
+        ftmem__put(text, entry->integer ? "true" : "false");
+    else if (entry->type == FTMEM_ENTRY_INT)
+        ftmem__put_int(text, entry->integer);
+    else if (entry->type == FTMEM_ENTRY_REAL)
+        ftmem__put_number(text, entry->real);
+    else
+        ftmem__put(text, entry->text ? entry->text : "");
 }
 
 /* "num_attention_heads is 0; it must be a whole number from 1 to 65536." */
@@ -286,8 +306,7 @@ static double config_number(const ftmem_entry *entry)
 
 static bool config_equal(const ftmem_entry *a, const ftmem_entry *b)
 {
-    if (a->type == FTMEM_ENTRY_TEXT || b->type == FTMEM_ENTRY_TEXT)
-        return a->type == b->type && a->text && b->text && strcmp(a->text, b->text) == 0;
+    if (a->type == FTMEM_ENTRY_TEXT || b->type == FTMEM_ENTRY_TEXT) return a->type == b->type && a->text && b->text && strcmp(a->text, b->text) == 0;
     return (a->type == FTMEM_ENTRY_NULL) == (b->type == FTMEM_ENTRY_NULL) && config_number(a) == config_number(b);
 }
 
@@ -298,7 +317,8 @@ static ftmem_status config_aliased(const config_source *c, const char *aliases, 
         const char *target = other + strlen(other) + 1;
         bool wins = *target == '!';
         const ftmem_entry *entry = strcmp(target + wins, key) == 0 ? config_given(c, other) : NULL;
-        if (entry && (!*given || (wins && entry->type != FTMEM_ENTRY_NULL))) *given = entry;
+        if (entry && (!*given || (wins && entry->type != FTMEM_ENTRY_NULL)))
+            *given = entry;
         else if (entry && !wins && !config_equal(entry, *given))
             return config_fail(c, FTMEM_E_CONFLICT, entry, "another name of the same key has another value");
         other = target + strlen(target) + 1;
@@ -362,9 +382,12 @@ static ftmem_status config_flag(const config_source *c, const char *key, bool *v
 
 static ftmem_status config_activation(const config_source *c, const ftmem_entry *e, int32_t *value)
 {
-    static const struct { const char *name; int32_t value; } names[] = {
-        { "silu", FTMEM_SILU }, { "swish", FTMEM_SILU }, { "gelu", FTMEM_GELU }, { "gelu_pytorch_tanh", FTMEM_GELU_TANH },
-        { "gelu_new", FTMEM_GELU_NEW }, { "relu", FTMEM_RELU }, { "gelu_fast", FTMEM_GELU_FAST },
+    static const struct {
+        const char *name;
+        int32_t value;
+    } names[] = {
+        { "silu", FTMEM_SILU },         { "swish", FTMEM_SILU }, { "gelu", FTMEM_GELU },           { "gelu_pytorch_tanh", FTMEM_GELU_TANH },
+        { "gelu_new", FTMEM_GELU_NEW }, { "relu", FTMEM_RELU },  { "gelu_fast", FTMEM_GELU_FAST },
     };
     if (e->type != FTMEM_ENTRY_TEXT || !e->text) return config_fail(c, FTMEM_E_TYPE, e, "it must be the name of an activation");
     for (int32_t i = 0; i < FTMEM__COUNT(names); i++)
@@ -424,7 +447,8 @@ static ftmem_status config_apply(const config_source *c, const config_rule *rule
 
 static void config_switches_off(ftmem_model *model)
 {
-    int32_t *const switches[] = { &model->tied, &model->qkv_bias, &model->o_bias, &model->mlp_bias, &model->norm_bias, &model->qk_norm, &model->parallel, &model->two_norms, &model->head_bias, &model->scaled, &model->alibi };
+    int32_t *const switches[] = { &model->tied,     &model->qkv_bias,  &model->o_bias,    &model->mlp_bias, &model->norm_bias, &model->qk_norm,
+                                  &model->parallel, &model->two_norms, &model->head_bias, &model->scaled,   &model->alibi };
     for (int32_t i = 0; i < FTMEM__COUNT(switches); i++) *switches[i] = FTMEM_OFF;
 }
 
@@ -492,8 +516,8 @@ static ftmem_status config_kv_heads(const config_source *c, ftmem_model *model)
     if (status != FTMEM_OK) return status;
     if (model->kv_heads == 0) model->kv_heads = model->heads;
     if (model->heads % model->kv_heads == 0) return FTMEM_OK;
-    return config_conflict(c, c->cls->family == FTMEM_FALCON ? "num_kv_heads" : "num_key_value_heads", model->kv_heads,
-                           config_key_of(c, TO(heads)), model->heads, "must be a multiple of it");
+    return config_conflict(c, c->cls->family == FTMEM_FALCON ? "num_kv_heads" : "num_key_value_heads", model->kv_heads, config_key_of(c, TO(heads)),
+                           model->heads, "must be a multiple of it");
 }
 
 static ftmem_status config_heads(const config_source *c, ftmem_model *model)
@@ -687,8 +711,7 @@ static ftmem_status config_slide(const config_source *c, int64_t window, ftmem_m
     if (config_is(c, CYCLES | QWEN_LIKE)) status = config_list(c, "layer_types", model->layers, config_kind_item, model->layer_kind, &given);
     if (status != FTMEM_OK || given) return status;
     status = config_layer_rule(c, &first, &period);
-    for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++)
-        model->layer_kind[i] = period ? (i + 1) % period != 0 : window != 0 && i >= first;
+    for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++) model->layer_kind[i] = period ? (i + 1) % period != 0 : window != 0 && i >= first;
     return status;
 }
 
@@ -706,7 +729,8 @@ static ftmem_status config_smollm3_layers(const config_source *c, int64_t window
         bool rotates = given ? model->layer_kind[i] == 1 : (i + 1) % interval != 0;
         model->layer_kind[i] = rotates ? 0 : 2;
         if (!rotates && window != 0)
-            return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, "use_sliding_window", "true", "use_sliding_window is true; window layers without rotation are not modelled.");
+            return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, "use_sliding_window", "true",
+                               "use_sliding_window is true; window layers without rotation are not modelled.");
     }
     return FTMEM_OK;
 }
@@ -723,10 +747,14 @@ static ftmem_status config_layers(const config_source *c, ftmem_model *model)
     int64_t window = 0;
     if (!config_is(c, OF(MISTRAL) | OF(PHI3) | OF(STARCODER2) | QWEN_LIKE | CYCLES | OF(SMOLLM3))) return FTMEM_OK;
     ftmem_status status = config_window(c, &window);
-    if (status == FTMEM_OK && c->cls->family == FTMEM_SMOLLM3) status = config_smollm3_layers(c, window, model);
-    else if (status == FTMEM_OK) status = config_slide(c, window, model);
+    if (status == FTMEM_OK && c->cls->family == FTMEM_SMOLLM3)
+        status = config_smollm3_layers(c, window, model);
+    else if (status == FTMEM_OK)
+        status = config_slide(c, window, model);
     if (status != FTMEM_OK || !config_any_window(model)) return status;
-    if (window == 0) return ftmem__fail(c->error, FTMEM_E_CONFLICT, "sliding_window", "null", "sliding_window is null or not in use, but some layers are sliding_attention; give the window in tokens.");
+    if (window == 0)
+        return ftmem__fail(c->error, FTMEM_E_CONFLICT, "sliding_window", "null",
+                           "sliding_window is null or not in use, but some layers are sliding_attention; give the window in tokens.");
     model->sliding_window = window;
     for (int64_t i = 0; c->cls->family == FTMEM_COHERE2 && i < model->layers; i++)
         if (model->layer_kind[i] == 0) model->layer_kind[i] = 2; /* Cohere 2 rotates in window layers only */
@@ -748,8 +776,7 @@ static ftmem_status config_refuse_options(const config_source *c)
     for (int32_t i = 0; i < FTMEM__COUNT(config_refusals); i++) {
         const config_refusal *refusal = &config_refusals[i];
         const ftmem_entry *given = config_is(c, refusal->families) ? config_given(c, refusal->key) : NULL;
-        if (given && !config_harmless_value(given, refusal->harmless))
-            return config_fail(c, FTMEM_E_UNSUPPORTED, given, refusal->why);
+        if (given && !config_harmless_value(given, refusal->harmless)) return config_fail(c, FTMEM_E_UNSUPPORTED, given, refusal->why);
     }
     return FTMEM_OK;
 }
@@ -771,15 +798,16 @@ static const ftmem_entry *config_object(const config_source *c, const char *obje
 /* Parts of a config that make another model of it. */
 static ftmem_status config_refuse_objects(const config_source *c)
 {
-    static const struct { const char *object, *why; } objects[] = {
+    static const struct {
+        const char *object, *why;
+    } objects[] = {
         { "vision_config", "vision_config is present: a vision-language model is not modelled; give its text_config alone." },
         { "audio_config", "audio_config is present: a model with audio input is not modelled; give its text_config alone." },
         { "per_layer_config", "per_layer_config is present: layers of different shapes are not modelled." },
         { "compression_config", "compression_config is present: compressed weights are not modelled; give the config of the unquantised model." },
     };
     for (int32_t i = 0; i < FTMEM__COUNT(objects); i++)
-        if (config_object(c, objects[i].object))
-            return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, objects[i].object, "", objects[i].why);
+        if (config_object(c, objects[i].object)) return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, objects[i].object, "", objects[i].why);
     return FTMEM_OK;
 }
 
@@ -812,8 +840,22 @@ static ftmem_status config_refuse(const config_source *c)
 
 /* What RefinedWeb, the first name of Falcon's code, calls things; its 40B came before the switch that tells it apart. */
 static const config_class config_refined_web[] = {
-    { "RefinedWeb", FTMEM_FALCON, "new_decoder_architecture\0" "true\0", "n_layer\0" "num_hidden_layers\0" "n_head\0" "num_attention_heads\0" "n_head_kv\0" "num_kv_heads\0" },
-    { "RefinedWebModel", FTMEM_FALCON, "", "n_layer\0" "num_hidden_layers\0" "n_head\0" "num_attention_heads\0" "n_head_kv\0" "num_kv_heads\0" },
+    { "RefinedWeb", FTMEM_FALCON,
+      "new_decoder_architecture\0"
+      "true\0",
+      "n_layer\0"
+      "num_hidden_layers\0"
+      "n_head\0"
+      "num_attention_heads\0"
+      "n_head_kv\0"
+      "num_kv_heads\0" },
+    { "RefinedWebModel", FTMEM_FALCON, "",
+      "n_layer\0"
+      "num_hidden_layers\0"
+      "n_head\0"
+      "num_attention_heads\0"
+      "n_head_kv\0"
+      "num_kv_heads\0" },
 };
 
 static const config_class *config_class_of(const char *type)
@@ -823,7 +865,7 @@ static const config_class *config_class_of(const char *type)
     return NULL;
 }
 
-static const char *config_other(const char *type)
+static const char *config_kind_of_type(const char *type)
 {
     for (int32_t i = 0; i < FTMEM__COUNT(config_others); i++)
         if (strcmp(config_others[i].type, type) == 0) return config_others[i].what;
@@ -836,7 +878,7 @@ static ftmem_status config_refuse_type(const config_source *c, const char *type)
 {
     char message[256];
     ftmem__text text = ftmem__text_in(message, sizeof message);
-    const char *what = config_other(type);
+    const char *what = config_kind_of_type(type);
     ftmem__put(&text, "model_type ");
     ftmem__put(&text, type);
     ftmem__put(&text, what ? " is " : " is not known");
@@ -850,7 +892,9 @@ static bool config_entries_sound(const ftmem_entry *entries, size_t count)
 {
     if (!entries && count) return false;
     for (size_t i = 0; i < count; i++)
-        if (!entries[i].key || entries[i].type < FTMEM_ENTRY_NULL || entries[i].type > FTMEM_ENTRY_TEXT || (entries[i].type == FTMEM_ENTRY_TEXT && !entries[i].text)) return false;
+        if (!entries[i].key || entries[i].type < FTMEM_ENTRY_NULL || entries[i].type > FTMEM_ENTRY_TEXT ||
+            (entries[i].type == FTMEM_ENTRY_TEXT && !entries[i].text))
+            return false;
     return true;
 }
 
@@ -858,7 +902,8 @@ static bool config_entries_sound(const ftmem_entry *entries, size_t count)
 static ftmem_status config_open(config_source *c)
 {
     const ftmem_entry *type = config_given(c, "model_type");
-    if (!type || type->type == FTMEM_ENTRY_NULL) return ftmem__fail(c->error, FTMEM_E_MISSING, "model_type", "", "model_type is missing; a Hugging Face config.json names its family there.");
+    if (!type || type->type == FTMEM_ENTRY_NULL)
+        return ftmem__fail(c->error, FTMEM_E_MISSING, "model_type", "", "model_type is missing; a Hugging Face config.json names its family there.");
     if (type->type != FTMEM_ENTRY_TEXT) return config_fail(c, FTMEM_E_TYPE, type, "it must be a name such as llama");
     bool gemma3 = strcmp(type->text, "gemma3") == 0;
     for (int32_t i = 0; i < FTMEM__COUNT(config_refined_web); i++)
@@ -880,7 +925,8 @@ static void config_name(const config_source *c, const char *name, ftmem_model *m
 ftmem_status ftmem__model_build(const ftmem_entry *entries, size_t count, const char *name, ftmem_model *model, ftmem_error *error)
 {
     config_source c = { entries, count, "", NULL, NULL, error };
-    if (!config_entries_sound(entries, count)) return ftmem__fail(error, FTMEM_E_ARGUMENT, "entries", "", "entries must have keys, known types and, for texts, a text.");
+    if (!config_entries_sound(entries, count))
+        return ftmem__fail(error, FTMEM_E_ARGUMENT, "entries", "", "entries must have keys, known types and, for texts, a text.");
     ftmem_status status = config_open(&c);
     if (status != FTMEM_OK) return status;
     memset(model, 0, sizeof *model);

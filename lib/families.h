@@ -4,22 +4,22 @@
 
 #include "common.h"
 
-/* Steps of a block. `cur` is the running value, `residual` and `branch` are set aside (program.c). */
+/* Steps of a block. `cur` is the running value; `residual` and `branch` are set aside. (program.c) */
 enum {
     FTMEM__END,
-    FTMEM__RESIDUAL,   /* residual = cur */
-    FTMEM__NORM,       /* cur = norm(cur) */
-    FTMEM__ATTENTION,  /* cur = attention(cur) */
-    FTMEM__MLP,        /* cur = mlp(cur) */
-    FTMEM__DROPOUT,    /* cur = dropout(cur) */
-    FTMEM__ADD,        /* cur = residual + cur */
-    FTMEM__SET_BRANCH, /* branch = cur, and cur stays the input of attention */
-    FTMEM__ATTENTION_ASIDE, /* branch = attention(cur); cur stays */
-    FTMEM__RESTART,    /* cur = residual */
-    FTMEM__JOIN,       /* cur = cur + branch + residual */
-    FTMEM__JOIN_RESIDUAL_FIRST, /* cur = residual + branch + cur */
-    FTMEM__MULTIPLY,   /* cur = cur x residual multiplier, where the model has one */
-    FTMEM__NORM_ASIDE  /* branch = norm(cur): the MLP's norm is made before attention */
+    FTMEM__RESIDUAL,            /* residual = cur */
+    FTMEM__NORM,                /* cur = norm(cur) */
+    FTMEM__NORM_ASIDE,          /* branch = norm(cur) */
+    FTMEM__ATTENTION,           /* cur = attention(cur) */
+    FTMEM__ATTENTION_ASIDE,     /* branch = attention(cur) */
+    FTMEM__MLP,                 /* cur = mlp(cur) */
+    FTMEM__DROPOUT,             /* cur = dropout(cur) */
+    FTMEM__DROPOUT_ASIDE,       /* branch = dropout(branch) */
+    FTMEM__MULTIPLY,            /* cur = cur x residual multiplier, where the model has one */
+    FTMEM__RESTART,             /* cur = residual */
+    FTMEM__ADD,                 /* cur = residual + cur */
+    FTMEM__ADD_BRANCH,          /* cur = branch + cur */
+    FTMEM__JOIN_RESIDUAL_FIRST  /* cur = (residual + branch) + cur */
 };
 
 enum { FTMEM__RMS, FTMEM__RMS_PLUS_ONE, FTMEM__RMS_FP32_WEIGHT, FTMEM__LAYER, FTMEM__LAYER_NO_PARAMETERS, FTMEM__LAYER_FP32 }; /* norm kinds */
@@ -30,13 +30,14 @@ enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE };                                 /*
 
 typedef struct ftmem__family {
     const char *model_type;
-    const uint8_t *block, *parallel_block;
+    const uint8_t *block, *parallel_block, *two_norm_block; /* FTMEM__END-terminated */
     uint8_t norm, positions, mlp, qkv, qk_norm_kind, activation;
     /* class defaults of the model's switches: FTMEM_ON or FTMEM_OFF */
     uint8_t tied, qkv_bias, o_bias, mlp_bias, norm_bias, qk_norm, parallel, two_norms, head_bias;
-    bool embed_scale;   /* the embedding is multiplied (Gemma) */
+    bool embed_scale;   /* the embedding is multiplied (Gemma; Granite where `scaled`) */
+    bool logit_scale;   /* the logits are, where `scaled` */
     bool embed_norm;    /* and normalised (BLOOM) */
-    bool no_final_norm;
+    bool never_quantized; /* linears of a class of its own, which bitsandbytes leaves alone (Falcon) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */
 } ftmem__family;

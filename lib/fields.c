@@ -8,12 +8,26 @@
     FTMEM__FIELDS_GPU(INT, REAL, ENUM, SET, TEXT) \
     FTMEM__FIELDS_JOB(INT, REAL, ENUM, SET, TEXT)
 
-enum { FIELDS_OBJECT_model = FTMEM_OBJECT_MODEL, FIELDS_OBJECT_adapter = FTMEM_OBJECT_ADAPTER, FIELDS_OBJECT_gpu = FTMEM_OBJECT_GPU, FIELDS_OBJECT_job = FTMEM_OBJECT_JOB };
+enum {
+    FIELDS_OBJECT_model = FTMEM_OBJECT_MODEL,
+    FIELDS_OBJECT_adapter = FTMEM_OBJECT_ADAPTER,
+    FIELDS_OBJECT_gpu = FTMEM_OBJECT_GPU,
+    FIELDS_OBJECT_job = FTMEM_OBJECT_JOB
+};
 
 #define FIELDS_SIZE(object, member) sizeof(((ftmem_##object *)0)->member)
 #define FIELDS_ROW(object, member, unit, names, low, high, zero, doc, type) \
-    { #object "." #member, unit, names, doc, zero, (double)(low), (double)(high), FIELDS_OBJECT_##object, type, \
-      (int32_t)FIELDS_SIZE(object, member), (int32_t)offsetof(ftmem_##object, member) },
+    { #object "." #member, \
+      unit, \
+      names, \
+      doc, \
+      zero, \
+      (double)(low), \
+      (double)(high), \
+      FIELDS_OBJECT_##object, \
+      type, \
+      (int32_t)FIELDS_SIZE(object, member), \
+      (int32_t)offsetof(ftmem_##object, member) },
 #define FIELDS_INT(object, member, unit, low, high, zero, doc) FIELDS_ROW(object, member, unit, NULL, low, high, zero, doc, FTMEM_TYPE_INT)
 #define FIELDS_REAL(object, member, unit, low, high, zero, doc) FIELDS_ROW(object, member, unit, NULL, low, high, zero, doc, FTMEM_TYPE_REAL)
 #define FIELDS_ENUM(object, member, names, low, high, zero, doc) FIELDS_ROW(object, member, "", names, low, high, zero, doc, FTMEM_TYPE_ENUM)
@@ -106,8 +120,10 @@ static ftmem_status fields_fail_range(ftmem_error *error, const ftmem_field *fie
 static void fields_put_value(ftmem__text *text, const ftmem_field *field, int64_t value)
 {
     const char *name = field->type == FTMEM_TYPE_ENUM && value == (int32_t)value ? ftmem_enum_name(field->enum_name, (int32_t)value) : NULL;
-    if (name) ftmem__put(text, name);
-    else ftmem__put_int(text, value);
+    if (name)
+        ftmem__put(text, name);
+    else
+        ftmem__put_int(text, value);
 }
 
 static ftmem_status fields_check_int(const ftmem_field *field, int64_t value, ftmem_error *error)
@@ -167,7 +183,7 @@ static inline uint32_t fields_outside(int64_t value, int64_t low, int64_t high)
 
 static inline uint32_t fields_outside_real(double value, double low, double high)
 {
-    return (uint32_t)(value != 0) & (uint32_t)!(value >= low && value <= high);
+    return (uint32_t)(value != 0) & (uint32_t) !(value >= low && value <= high);
 }
 
 #define FIELDS_OUT_INT(object, member, unit, low, high, zero, doc) out |= fields_outside(x->member, low, high);
@@ -257,8 +273,10 @@ static ftmem_status fields_write_int(const ftmem_field *field, int64_t value, vo
     ftmem_status status = fields_check_int(field, value, error);
     if (status != FTMEM_OK) return status;
     int32_t narrow = (int32_t)value;
-    if (field->size == (int32_t)sizeof value) memcpy(member, &value, sizeof value);
-    else memcpy(member, &narrow, sizeof narrow);
+    if (field->size == (int32_t)sizeof value)
+        memcpy(member, &value, sizeof value);
+    else
+        memcpy(member, &narrow, sizeof narrow);
     return FTMEM_OK;
 }
 
@@ -362,9 +380,11 @@ static const char *fields_path_at(const void *context, int32_t index)
 ftmem_status ftmem_set(const char *path, const char *text, void *object, ftmem_error *error)
 {
     static const ftmem__names paths = { fields_path_at, NULL, FTMEM__COUNT(fields_rows) };
-    if (!path || !text || !object) return ftmem__fail(error, FTMEM_E_ARGUMENT, path, text, "ftmem_set needs a field's path, a text and the struct that the path belongs to");
+    if (!path || !text || !object)
+        return ftmem__fail(error, FTMEM_E_ARGUMENT, path, text, "ftmem_set needs a field's path, a text and the struct that the path belongs to");
     const ftmem_field *field = ftmem_field_find(path);
     if (!field) return ftmem__fail_unknown(error, NULL, "field", path, &paths);
-    if (!fields_fits(field, object)) return ftmem__fail(error, FTMEM_E_STRUCT_SIZE, field->path, NULL, "the struct is not initialised, or too old to have this field: use its INIT macro");
+    if (!fields_fits(field, object))
+        return ftmem__fail(error, FTMEM_E_STRUCT_SIZE, field->path, NULL, "the struct is not initialised, or too old to have this field: use its INIT macro");
     return fields_set(field, text, (char *)object + field->offset, error);
 }

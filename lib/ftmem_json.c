@@ -126,6 +126,16 @@ static const char *string_end(const char *at, const char **bad, const char **wha
     return at + 1;
 }
 
+/* The end of white space, of a mark between values, or of true, false, null; NULL if it is none. */
+static const char *mark_end(const char *at)
+{
+    static const char *const words[] = { "true", "false", "null" };
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        if (strncmp(at, words[i], strlen(words[i])) == 0) return at + strlen(words[i]);
+    }
+    return *at && strchr(",: \n\r\t", *at) ? at + 1 : NULL;
+}
+
 static ftmem_status check_text(const document *d, ftmem_error *error)
 {
     const char *at = d->text, *bad = NULL, *what = NULL;
@@ -143,10 +153,10 @@ static ftmem_status check_text(const document *d, ftmem_error *error)
             if (++depth > FTMEM_JSON_MAX_DEPTH) return fail_at(d, (size_t)(at - d->text), "nested deeper than 32 levels", error);
         } else if (*at == '}' || *at == ']') {
             depth--;
-        } else if ((unsigned char)*at < ' ' && *at != '\n' && *at != '\r' && *at != '\t') {
-            next = NULL;
+        } else {
+            next = mark_end(at);
             bad = at;
-            what = "a control character";
+            what = "this is not JSON";
         }
         if (!next) return fail_at(d, (size_t)(bad - d->text), what, error);
         at = next;
@@ -192,7 +202,7 @@ static void fill_entry(ftmem_entry *entry, const cJSON *item)
     if (is_container(item)) {
         entry->type = CONTAINER;
     } else if (cJSON_IsNumber(item)) {
-        bool whole = floor(number) == number && fabs(number) < EXACT_LIMIT;
+        bool whole = number > -EXACT_LIMIT && number < EXACT_LIMIT && (double)(int64_t)number == number;
         entry->type = whole ? FTMEM_ENTRY_INT : FTMEM_ENTRY_REAL;
         entry->integer = whole ? (int64_t)number : 0;
         entry->real = number;
@@ -331,7 +341,7 @@ static ftmem_status open_file(document *d, const char *path, ftmem_error *error)
 
 /* ---- models */
 
-/* From the entries whose key starts with `prefix`, which is taken off. Reorders the document's entries. */
+/* From the entries whose key starts with `prefix`, which is taken off. */
 static ftmem_status model_from_entries(const document *d, const char *prefix, ftmem_model *model, ftmem_error *error)
 {
     ftmem_status status;
@@ -348,35 +358,39 @@ static ftmem_status model_from_entries(const document *d, const char *prefix, ft
     return status;
 }
 
-/* "x/llama-3.2-1b/config.json" names llama-3.2-1b, "x/llama.json" llama. */
+/* "x/llama-3.2-1b/config.json" names llama-3.2-1b, "x/llama.json" llama; "config.json" alone says nothing. */
 static void name_after_file(ftmem_model *model, const char *path)
 {
-    const char *file = strrchr(path, '/'), *start;
-    size_t length;
-    file = file ? file + 1 : path;
-    start = file;
-    length = strlen(file);
-    if (length > 5) length -= 5; /* ".json" */
-    if (strcmp(file, "config.json") == 0 && file > path + 1) {
-        start = file - 1;
+    const char *slash = strrchr(path, '/'), *start = slash ? slash + 1 : path;
+    size_t length = strlen(start);
+    if (strcmp(start, "config.json") == 0) {
+        if (!slash) return;
+        start = slash;
         while (start > path && start[-1] != '/') start--;
-        length = (size_t)(file - 1 - start);
+        length = (size_t)(slash - start);
+    } else if (length > 5 && strcmp(start + length - 5, ".json") == 0) {
+        length -= 5;
     }
+    if (length == 0) return;
     if (length >= sizeof model->name) length = sizeof model->name - 1;
     memcpy(model->name, start, length);
     model->name[length] = '\0';
 }
 
-static ftmem_status model_from_document(document *d, ftmem_model *model, ftmem_error *error)
+static bool names_itself(const document *d)
 {
-    return model_from_entries(d, "", model, error);
+    for (size_t i = 0; i < d->count; i++) {
+        const ftmem_entry *entry = &d->entries[i];
+        if (strcmp(entry->key, "_name_or_path") == 0) return entry->type == FTMEM_ENTRY_TEXT && entry->text[0];
+    }
+    return false;
 }
 
 ftmem_status ftmem_model_from_json_text(const char *text, size_t size, ftmem_model *model, ftmem_error *error)
 {
     document d = { 0 };
     ftmem_status status = open_text(&d, text, size, error);
-    if (status == FTMEM_OK) status = model_from_document(&d, model, error);
+    if (status == FTMEM_OK) status = model_from_entries(&d, "", model, error);
     close_document(&d);
     return status;
 }
@@ -385,8 +399,8 @@ ftmem_status ftmem_model_from_json_file(const char *path, ftmem_model *model, ft
 {
     document d = { 0 };
     ftmem_status status = open_file(&d, path, error);
-    if (status == FTMEM_OK) status = model_from_document(&d, model, error);
-    if (status == FTMEM_OK && !model->name[0]) name_after_file(model, path);
+    if (status == FTMEM_OK) status = model_from_entries(&d, "", model, error);
+    if (status == FTMEM_OK && !names_itself(&d)) name_after_file(model, path);
     close_document(&d);
     return status;
 }
@@ -472,7 +486,7 @@ static ftmem_status value_text(const ftmem_entry *entry, const ftmem_field *fiel
     return fail_type(entry, field->type == FTMEM_TYPE_REAL ? "a number" : field->type == FTMEM_TYPE_INT ? "an integer" : "a text", error);
 }
 
-/* One LoRA target, or several with commas between them. */
+/* One LoRA target, or several with "," or "+" between them, as ftmem_set has it. */
 static ftmem_status add_targets(reading *r, const ftmem_entry *entry, ftmem_error *error)
 {
     ftmem_status status = FTMEM_OK;
@@ -480,7 +494,7 @@ static ftmem_status add_targets(reading *r, const ftmem_entry *entry, ftmem_erro
     if (entry->type != FTMEM_ENTRY_TEXT) return fail_type(entry, "a module name", error);
     while (status == FTMEM_OK) {
         char name[96];
-        size_t length = strcspn(at, ",");
+        size_t length = strcspn(at, ",+");
         const char *end = at + length;
         while (length > 0 && *at == ' ') at++, length--;
         while (length > 0 && at[length - 1] == ' ') length--;
@@ -553,6 +567,7 @@ static ftmem_status read_entry(reading *r, size_t index, size_t *used, ftmem_err
     if (!object) return read_top(r, entry, error);
     if (starts_with(entry->key, "adapter.")) r->has_adapter = true;
     if (!field) return ftmem_set(entry->key, "", object, error); /* says which names there are */
+    if (strcmp(field->path, entry->key) != 0) return fail(error, FTMEM_E_UNKNOWN_NAME, entry->key, "", "There is no %.80s; write %s.", entry->key, field->path);
     if (entry->type == FTMEM_ENTRY_NULL) return FTMEM_OK;
     if (entry->type == CONTAINER && field->type == FTMEM_TYPE_SET) return set_array(r, index, object, used, error);
     if (entry->type == FTMEM_ENTRY_TEXT && strcmp(entry->key, "adapter.targets") == 0) return add_targets(r, entry, error);

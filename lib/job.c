@@ -55,7 +55,8 @@ static ftmem_status job_conflict_two(const char *field, int64_t value, const cha
 
 static ftmem_status job_import_model(const ftmem_job *job, ftmem__case *c, ftmem_error *error)
 {
-    if (!job->model) return ftmem__fail(error, FTMEM_E_MISSING, "job.model", "NULL", "job.model is NULL, but a model is required: ftmem_model_find gives one by name");
+    if (!job->model)
+        return ftmem__fail(error, FTMEM_E_MISSING, "job.model", "NULL", "job.model is NULL, but a model is required: ftmem_model_find gives one by name");
     return ftmem__import(&c->model, sizeof c->model, job->model, FTMEM__MODEL_MINIMUM, "model", error);
 }
 
@@ -71,7 +72,8 @@ static ftmem_status job_import_adapter(const ftmem_job *job, ftmem__case *c, ftm
 static ftmem_status job_import_gpu(ftmem_gpu *gpu, ftmem_error *error)
 {
     if (gpu->struct_size != 0 && gpu->struct_size != sizeof *gpu)
-        return ftmem__fail_int(error, FTMEM_E_STRUCT_SIZE, "job.gpu.struct_size", gpu->struct_size, "job.gpu.struct_size is no size that an ftmem_gpu has had: initialise it with FTMEM_GPU_INIT");
+        return ftmem__fail_int(error, FTMEM_E_STRUCT_SIZE, "job.gpu.struct_size", gpu->struct_size,
+                               "job.gpu.struct_size is no size that an ftmem_gpu has had: initialise it with FTMEM_GPU_INIT");
     gpu->struct_size = (uint32_t)sizeof *gpu;
     return FTMEM_OK;
 }
@@ -93,9 +95,11 @@ static ftmem_status job_import(const ftmem_job *job, ftmem__case *c, ftmem_error
 static ftmem_status job_check_supported(const ftmem__case *c, ftmem_error *error)
 {
     if (c->adapter.use_dora == FTMEM_ON)
-        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.use_dora", "on", "adapter.use_dora is on, but DoRA is not modelled in this version: leave it off");
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.use_dora", "on",
+                           "adapter.use_dora is on, but DoRA is not modelled in this version: leave it off");
     if (c->model.layers > FTMEM_MAX_LAYERS)
-        return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layers", c->model.layers, "model.layers is more than 512 blocks, the most that this version models");
+        return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layers", c->model.layers,
+                               "model.layers is more than 512 blocks, the most that this version models");
     return FTMEM_OK;
 }
 
@@ -104,7 +108,8 @@ static ftmem_status job_check_layer_kinds(const ftmem_model *model, ftmem_error 
     uint8_t most = 0;
     for (int32_t i = 0; i < FTMEM_MAX_LAYERS; ++i) most = model->layer_kind[i] > most ? model->layer_kind[i] : most;
     if (most <= 2) return FTMEM_OK;
-    return ftmem__fail_int(error, FTMEM_E_RANGE, "model.layer_kind", most, "model.layer_kind has a value above 2; it must be 0 (full), 1 (sliding window) or 2 (full without rotation)");
+    return ftmem__fail_int(error, FTMEM_E_RANGE, "model.layer_kind", most,
+                           "model.layer_kind has a value above 2; it must be 0 (full), 1 (sliding window) or 2 (full without rotation)");
 }
 
 static ftmem_status job_validate(const ftmem__case *c, ftmem_error *error)
@@ -182,9 +187,10 @@ static void job_fill_training(ftmem__case *c)
 static void job_fill_adapter(ftmem__case *c)
 {
     bool qlora = c->adapter.kind == FTMEM_ADAPTER_QLORA, kbit = qlora || c->adapter.kind == FTMEM_ADAPTER_LORA8;
+    const ftmem__family *family = ftmem__family_of(&c->model);
     if (c->adapter.kind == FTMEM_ADAPTER_NONE) return;
     JOB_ASSUME(adapter, rank, 8)
-    JOB_ASSUME(adapter, targets, ftmem__family_of(&c->model)->default_targets)
+    if (family->default_targets) JOB_ASSUME(adapter, targets, family->default_targets)
     JOB_DEFAULT(adapter, dtype, FTMEM_FP32)
     if (qlora) {
         JOB_DEFAULT(adapter, quant, FTMEM_NF4)
@@ -259,12 +265,44 @@ static ftmem_status job_check_quantisation(const ftmem__case *c, ftmem_error *er
     const ftmem_adapter *a = &c->adapter;
     if (a->kind == FTMEM_ADAPTER_QLORA) return FTMEM_OK;
     if (a->quant != 0)
-        return ftmem__fail(error, FTMEM_E_CONFLICT, "adapter.quant", ftmem_enum_name("dtype", a->quant), "adapter.quant is given, but adapter.kind is not qlora: only QLoRA has 4-bit weights");
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "adapter.quant", ftmem_enum_name("dtype", a->quant),
+                           "adapter.quant is given, but adapter.kind is not qlora: only QLoRA has 4-bit weights");
     if (a->double_quant == FTMEM_ON)
-        return ftmem__fail(error, FTMEM_E_CONFLICT, "adapter.double_quant", "on", "adapter.double_quant is on, but adapter.kind is not qlora: only QLoRA has 4-bit weights");
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "adapter.double_quant", "on",
+                           "adapter.double_quant is on, but adapter.kind is not qlora: only QLoRA has 4-bit weights");
     if (a->kbit_fp32 == FTMEM_ON && a->kind == FTMEM_ADAPTER_LORA)
-        return ftmem__fail(error, FTMEM_E_CONFLICT, "adapter.kbit_fp32", "on", "adapter.kbit_fp32 is on, but adapter.kind is lora: prepare_model_for_kbit_training belongs to qlora and lora8");
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "adapter.kbit_fp32", "on",
+                           "adapter.kbit_fp32 is on, but adapter.kind is lora: prepare_model_for_kbit_training belongs to qlora and lora8");
     return FTMEM_OK;
+}
+
+/* A role that this family's blocks do not have is passed over, as in "all-linear"; one must be left, as in PEFT. */
+static uint32_t job_matching_targets(const ftmem__family *family, uint32_t targets)
+{
+    uint32_t matching = 0;
+    for (int32_t role = 0; role < FTMEM_ROLE_END; ++role)
+        if (family->modules[role]) matching |= targets & (uint32_t)1 << role;
+    return matching;
+}
+
+static ftmem_status job_fail_targets(const ftmem__case *c, ftmem_status status, const char *why, ftmem_error *error)
+{
+    job_sentence s;
+    s.text = ftmem__text_in(s.message, sizeof s.message);
+    ftmem__put(&s.text, "adapter.targets is ");
+    ftmem__put_set(&s.text, "role", c->adapter.targets);
+    ftmem__put(&s.text, why);
+    ftmem__put(&s.text, ftmem__family_of(&c->model)->model_type);
+    ftmem__put(&s.text, " has ");
+    ftmem__put_set(&s.text, "role", job_matching_targets(ftmem__family_of(&c->model), FTMEM_ROLES_ALL_LINEAR));
+    return ftmem__fail_int(error, status, "adapter.targets", c->adapter.targets, s.message);
+}
+
+static ftmem_status job_check_targets(const ftmem__case *c, ftmem_error *error)
+{
+    if (c->adapter.kind == FTMEM_ADAPTER_NONE || job_matching_targets(ftmem__family_of(&c->model), c->adapter.targets)) return FTMEM_OK;
+    if (c->adapter.targets == 0) return job_fail_targets(c, FTMEM_E_MISSING, ", but PEFT has no default for this family: ", error);
+    return job_fail_targets(c, FTMEM_E_CONFLICT, ", which matches nothing: ", error);
 }
 
 static ftmem_status job_check_adapter_layers(const ftmem__case *c, ftmem_error *error)
@@ -288,12 +326,13 @@ static ftmem_status job_check_freeze(const ftmem__case *c, ftmem_error *error)
     bool first = (freeze & FTMEM_PART_FIRST_LAYERS) != 0, last = (freeze & FTMEM_PART_LAST_LAYERS) != 0;
     if (freeze != 0 && c->adapter.kind != FTMEM_ADAPTER_NONE)
         return job_conflict_int("job.freeze", freeze, ", but an adapter is given, which freezes the whole base model already: leave job.freeze at 0", error);
-    if (freeze == FTMEM_PART_ALL_BUT)
-        return job_conflict_int("job.freeze", freeze, " (all_but) and names no part: nothing would be trained", error);
+    if (freeze == FTMEM_PART_ALL_BUT) return job_conflict_int("job.freeze", freeze, " (all_but) and names no part: nothing would be trained", error);
     if (first != (c->job.freeze_first_layers != 0))
-        return job_conflict_int("job.freeze_first_layers", c->job.freeze_first_layers, first ? ", but job.freeze has first_layers: say how many" : ", but job.freeze does not have first_layers", error);
+        return job_conflict_int("job.freeze_first_layers", c->job.freeze_first_layers,
+                                first ? ", but job.freeze has first_layers: say how many" : ", but job.freeze does not have first_layers", error);
     if (last != (c->job.freeze_last_layers != 0))
-        return job_conflict_int("job.freeze_last_layers", c->job.freeze_last_layers, last ? ", but job.freeze has last_layers: say how many" : ", but job.freeze does not have last_layers", error);
+        return job_conflict_int("job.freeze_last_layers", c->job.freeze_last_layers,
+                                last ? ", but job.freeze has last_layers: say how many" : ", but job.freeze does not have last_layers", error);
     return FTMEM_OK;
 }
 
@@ -317,9 +356,11 @@ static ftmem_status job_check_precision(const ftmem__case *c, ftmem_error *error
     const ftmem_job *job = &c->job;
     if (job->dtype != FTMEM_FP32) return FTMEM_OK;
     if (job->master_weights == FTMEM_ON)
-        return ftmem__fail(error, FTMEM_E_CONFLICT, "job.master_weights", "on", "job.master_weights is on, but job.dtype is fp32: there are no 16-bit weights to keep fp32 copies of");
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "job.master_weights", "on",
+                           "job.master_weights is on, but job.dtype is fp32: there are no 16-bit weights to keep fp32 copies of");
     if (job->attention == FTMEM_FLASH2 && job->autocast == 0)
-        return ftmem__fail(error, FTMEM_E_CONFLICT, "job.attention", "flash2", "job.attention is flash2, but job.dtype is fp32 without job.autocast: flash-attention works in bf16 and fp16 only");
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "job.attention", "flash2",
+                           "job.attention is flash2, but job.dtype is fp32 without job.autocast: flash-attention works in bf16 and fp16 only");
     return FTMEM_OK;
 }
 
@@ -330,9 +371,9 @@ static ftmem_status job_check_loss(const ftmem__case *c, ftmem_error *error)
     if (job->loss_chunk_tokens != 0 && !chunked)
         return job_conflict_int("job.loss_chunk_tokens", job->loss_chunk_tokens, ", but job.loss is not chunked", error);
     if (job->task == FTMEM_TASK_CLASSIFY && (chunked || job->loss == FTMEM_LOSS_FUSED))
-        return ftmem__fail(error, FTMEM_E_CONFLICT, "job.loss", ftmem_enum_name("loss", job->loss), "job.loss splits the logits of a vocabulary, but job.task is classify, which has none");
-    if (job->classes != 0 && job->task != FTMEM_TASK_CLASSIFY)
-        return job_conflict_int("job.classes", job->classes, ", but job.task is not classify", error);
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "job.loss", ftmem_enum_name("loss", job->loss),
+                           "job.loss splits the logits of a vocabulary, but job.task is classify, which has none");
+    if (job->classes != 0 && job->task != FTMEM_TASK_CLASSIFY) return job_conflict_int("job.classes", job->classes, ", but job.task is not classify", error);
     return FTMEM_OK;
 }
 
@@ -345,7 +386,8 @@ static ftmem_status job_check_idle(const ftmem__case *c, ftmem_error *error)
     if (job->eval_batch != 0)
         return job_conflict_int("job.eval_batch", job->eval_batch, ", but job.eval is off: set it to on to include an evaluation pass", error);
     if (job->eval_keep_logits == FTMEM_ON)
-        return ftmem__fail(error, FTMEM_E_CONFLICT, "job.eval_keep_logits", "on", "job.eval_keep_logits is on, but job.eval is off: set it to on to include an evaluation pass");
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "job.eval_keep_logits", "on",
+                           "job.eval_keep_logits is on, but job.eval is off: set it to on to include an evaluation pass");
     return FTMEM_OK;
 }
 
@@ -364,8 +406,8 @@ static ftmem_status job_check_gpu(const ftmem__case *c, ftmem_error *error)
 static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
 {
     static ftmem_status (*const checks[])(const ftmem__case *, ftmem_error *) = {
-        job_check_no_adapter, job_check_quantisation, job_check_adapter_layers, job_check_freeze, job_check_freeze_layers,
-        job_check_precision, job_check_loss, job_check_idle, job_check_sequence, job_check_gpu,
+        job_check_no_adapter, job_check_quantisation, job_check_targets, job_check_adapter_layers, job_check_freeze, job_check_freeze_layers,
+        job_check_precision,  job_check_loss,         job_check_idle,    job_check_sequence,       job_check_gpu,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);

@@ -47,6 +47,11 @@ ftmem__var ftmem__low_parameter(ftmem__low *low, int32_t role, int64_t n, int64_
     return linear_parameter(low, role, n, cols < n ? n / cols : 0, low->shape->dtype, trained, true);
 }
 
+ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t cols)
+{
+    return linear_parameter(low, role, n, n / cols, low->shape->dtype, true, false);
+}
+
 static void linear_quantized(ftmem__low *low, int32_t role, int64_t in, int64_t out)
 {
     const ftmem__shape *shape = low->shape;
@@ -122,7 +127,7 @@ static ftmem__var linear_8bit(ftmem__low *low, ftmem__var x, int64_t out)
 static ftmem__var linear_base(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias)
 {
     const ftmem__shape *shape = low->shape;
-    bool quantized = (shape->qlora || shape->lora8) && role <= FTMEM_ROLE_DOWN;
+    bool quantized = (shape->qlora || shape->lora8) && role <= FTMEM_ROLE_DOWN && !shape->family->never_quantized;
     ftmem__var w, b;
     if (quantized) linear_quantized(low, role, x.cols, out);
     else w = linear_parameter(low, role, x.cols * out, out, shape->dtype, low->trained, true);
@@ -136,7 +141,7 @@ static ftmem__var linear_lora(ftmem__low *low, int32_t role, ftmem__var x, ftmem
 {
     const ftmem__shape *shape = low->shape;
     ftmem__tape *tape = low->tape;
-    bool quantized = shape->qlora || shape->lora8;
+    bool quantized = (shape->qlora || shape->lora8) && !shape->family->never_quantized;
     int64_t r = shape->adapter->rank;
     int32_t result_dtype = base.dtype;
     ftmem__var a = linear_parameter(low, role, r * x.cols, r, shape->lora_dtype, true, false);
@@ -174,7 +179,7 @@ ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_
 {
     ftmem__var base = linear_base(low, role, x, out, bias);
     if (!low->adapted || !(low->shape->adapter->targets >> role & 1u)) return base;
-    if (low->shape->qlora) { /* bnb.py clones the 4-bit result defensively */
+    if (low->shape->qlora && !low->shape->family->never_quantized) { /* bnb.py clones the 4-bit result defensively */
         ftmem__var copy = ftmem__unary(low->tape, FTMEM__OP_CLONE, base);
         ftmem__drop(low->tape, base);
         base = copy;

@@ -45,11 +45,13 @@ typedef struct ftmem__shape {
     int32_t stream;            /* dtype of the residual stream at the first block */
     int32_t autocast;          /* 0, FTMEM_BF16, FTMEM_FP16 */
     int32_t lora_dtype;
-    int32_t kernel;            /* FTMEM_KERNEL_... of a full-attention layer */
-    int32_t sliding_kernel;    /* and of a sliding one */
     bool qlora, lora8, mask_full, mask_sliding; /* a mask tensor exists for full / sliding layers */
+    bool adapted;              /* an adapter is trained, the base is frozen */
+    bool rest_trained;         /* final norm, and what stands outside blocks, embedding and head */
     bool head_trained, embed_trained, head_copy, embed_copy; /* copies: modules_to_save */
     bool tied;                 /* head and embedding are one tensor */
+    bool require_input_grad;   /* enable_input_require_grads: the embedding's output requires a gradient */
+    bool has_sliding, has_full;/* some block has this kind */
 } ftmem__shape;
 
 /* One segment being lowered. */
@@ -64,29 +66,45 @@ typedef struct ftmem__low {
     uint8_t kind;              /* of the block: 0 full, 1 sliding, 2 without rotation */
 } ftmem__low;
 
+bool ftmem__shape_layer_trained(const ftmem__shape *shape, int64_t layer);
+bool ftmem__shape_layer_adapted(const ftmem__shape *shape, int64_t layer);
+
+/* What the base model's frame holds beside the stream while its blocks run. */
+typedef struct ftmem__prologue {
+    ftmem__var held[4];   /* the embedding and what was added to it: until the base model returns */
+    ftmem__var masks[2];  /* likewise; to the end of backward when blocks are checkpointed */
+    ftmem__var tables[2]; /* cos and sin: kept by the rotations to the end of backward */
+    int32_t held_count, mask_count;
+    bool has_tables;
+} ftmem__prologue;
+
 ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error);
 
 /* linear.c */
 ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias);
 ftmem__var ftmem__low_parameter(ftmem__low *low, int32_t role, int64_t n, int64_t cols, bool trained); /* a norm's vector, an embedding */
+ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t cols); /* PEFT's modules_to_save: a trained copy */
 ftmem__var ftmem__low_plain_linear(ftmem__low *low, ftmem__var x, ftmem__var w, const ftmem__var *bias, int64_t out); /* F.linear, autocast honoured */
 /* norm.c */
 ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width); /* the family's norm over the last `width` */
 ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x);
 /* attention.c */
 ftmem__var ftmem__low_rotate(ftmem__low *low, ftmem__var x);
-ftmem__var ftmem__low_attend(ftmem__low *low, ftmem__var q, ftmem__var k, ftmem__var v); /* takes over q, k, v */
+ftmem__var ftmem__low_attend(ftmem__low *low, ftmem__var q, ftmem__var k, ftmem__var v); /* q, k, v stay the caller's */
 int32_t ftmem__low_kernel(const ftmem__low *low, int32_t dtype); /* FTMEM_KERNEL_... for queries of this dtype */
 /* mlp.c */
 ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x);
 ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x); /* takes over x */
 ftmem__var ftmem__low_dropout(ftmem__low *low, ftmem__var x, double p); /* takes over x */
 /* program.c: the three kinds of segment */
-ftmem__var ftmem__low_embed(ftmem__low *low);                  /* returns the stream; tables stay on the tape */
+ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *prologue); /* returns the stream */
 ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x);    /* x stays the caller's */
 ftmem__var ftmem__low_final_norm(ftmem__low *low, ftmem__var x);
 /* loss.c */
 ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x);
 ftmem__var ftmem__low_loss(ftmem__low *low, ftmem__var logits);
+ftmem__var ftmem__low_fused_loss(ftmem__low *low, ftmem__var x);   /* head and loss without logits */
+void ftmem__low_chunked_forward(ftmem__low *low, ftmem__var x);
+void ftmem__low_chunked_backward(ftmem__low *low, ftmem__var x);
 
 #endif

@@ -119,7 +119,8 @@ ftmem_status ftmem__enum_parse(const char *enum_name, const char *text, int32_t 
 ftmem_status ftmem_enum_parse(const char *enum_name, const char *text, int32_t *value, ftmem_error *error)
 {
     static const ftmem__names enums = { names_enum_at, NULL, FTMEM__COUNT(names_rows) };
-    if (!enum_name || !text || !value) return ftmem__fail(error, FTMEM_E_ARGUMENT, NULL, NULL, "ftmem_enum_parse needs an enum's name, a text and a place for the value");
+    if (!enum_name || !text || !value)
+        return ftmem__fail(error, FTMEM_E_ARGUMENT, NULL, NULL, "ftmem_enum_parse needs an enum's name, a text and a place for the value");
     if (!names_is_enum(enum_name)) return ftmem__fail_unknown(error, NULL, "enum", enum_name, &enums);
     return ftmem__enum_parse(enum_name, text, value, enum_name, error);
 }

@@ -70,6 +70,35 @@ static ftmem__var norm_layer(ftmem__low *low, ftmem__var x, int64_t width, bool 
     return y;
 }
 
+/* modeling_cohere.py CohereLayerNorm: mean and variance written out in fp32, weight in fp32. */
+static ftmem__var norm_layer_fp32(ftmem__low *low, ftmem__var x, ftmem__var w)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t rows = x.n / x.cols;
+    ftmem__var wide = ftmem__cast(tape, x, FTMEM_FP32), mean, centred, square, variance, root, y, w32, scaled, cast;
+    mean = ftmem__apply(tape, FTMEM__OP_MEAN, &wide, 1, rows, 1, FTMEM_FP32);
+    centred = ftmem__binary(tape, FTMEM__OP_SUB, wide, mean);
+    square = ftmem__unary(tape, FTMEM__OP_POW2, centred);
+    ftmem__drop(tape, centred);
+    variance = ftmem__apply(tape, FTMEM__OP_MEAN, &square, 1, rows, 1, FTMEM_FP32);
+    ftmem__drop(tape, square);
+    centred = ftmem__binary(tape, FTMEM__OP_SUB, wide, mean);
+    root = ftmem__unary(tape, FTMEM__OP_RSQRT, variance);
+    y = ftmem__binary(tape, FTMEM__OP_MUL, centred, root);
+    ftmem__drop(tape, root);
+    ftmem__drop(tape, centred);
+    ftmem__drop(tape, wide);
+    w32 = ftmem__cast(tape, w, FTMEM_FP32);
+    scaled = ftmem__binary(tape, FTMEM__OP_MUL, w32, y);
+    ftmem__drop(tape, w32);
+    ftmem__drop(tape, y);
+    cast = ftmem__cast(tape, scaled, x.dtype);
+    ftmem__drop(tape, scaled);
+    ftmem__drop(tape, variance);
+    ftmem__drop(tape, mean);
+    return cast;
+}
+
 static ftmem__var norm_kind(ftmem__low *low, ftmem__var x, int64_t width)
 {
     const ftmem_model *model = low->shape->model;
@@ -78,6 +107,7 @@ static ftmem__var norm_kind(ftmem__low *low, ftmem__var x, int64_t width)
     if (kind == FTMEM__LAYER) return norm_layer(low, x, width, true, model->norm_bias == FTMEM_ON, false);
     if (kind == FTMEM__LAYER_NO_PARAMETERS) return norm_layer(low, x, width, false, false, true);
     w = ftmem__low_parameter(low, FTMEM_ROLE_NORM, width, width, low->trained);
+    if (kind == FTMEM__LAYER_FP32) return norm_layer_fp32(low, x, w);
     if (kind == FTMEM__RMS_PLUS_ONE) return norm_rms_plus_one(low, x, w);
     return norm_rms(low, x, w, kind == FTMEM__RMS_FP32_WEIGHT);
 }

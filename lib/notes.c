@@ -30,8 +30,10 @@ static void notes_put_assumed(ftmem__text *text, const ftmem_note *note)
     const ftmem_field *field = ftmem_field_find(note->field);
     ftmem__put(text, note->field ? note->field : "a value");
     ftmem__put(text, " was not given: ");
-    if (field) notes_put_value(text, field, note->value);
-    else ftmem__put_int(text, note->value);
+    if (field)
+        notes_put_value(text, field, note->value);
+    else
+        ftmem__put_int(text, note->value);
     ftmem__put(text, " assumed");
 }
 
@@ -54,7 +56,8 @@ static const char *notes_fixed(int32_t code)
 {
     switch (code) {
     case FTMEM_NOTE_INFERRED: return "the model's shape was inferred from its parameter count: name the model or give its dimensions for exact figures";
-    case FTMEM_NOTE_MATH_TRAP: return "sdpa takes the math kernel here (grouped heads in fp32), so scores of sequence x sequence are stored: bf16, fp16 or autocast avoid that";
+    case FTMEM_NOTE_MATH_TRAP:
+        return "sdpa takes the math kernel here (grouped heads in fp32), so scores of sequence x sequence are stored: bf16, fp16 or autocast avoid that";
     case FTMEM_NOTE_EVAL_HIGHER: return "evaluation needs more memory than training: a smaller job.eval_batch lowers the peak";
     case FTMEM_NOTE_LATER_STEP: return "the peak comes in the second step, when the optimizer states exist: a first step that passes proves nothing";
     case FTMEM_NOTE_CKPT_FROZEN: return "gradient checkpointing makes frozen blocks keep their inputs and pass gradients";
@@ -65,11 +68,16 @@ static const char *notes_fixed(int32_t code)
 static bool notes_put(ftmem__text *text, const ftmem_note *note)
 {
     const char *sentence = notes_fixed(note->code);
-    if (sentence) ftmem__put(text, sentence);
-    else if (note->code == FTMEM_NOTE_ASSUMED) notes_put_assumed(text, note);
-    else if (note->code == FTMEM_NOTE_KERNEL) notes_put_kernel(text, note);
-    else if (note->code == FTMEM_NOTE_TIER) notes_put_tier(text, note);
-    else return false;
+    if (sentence)
+        ftmem__put(text, sentence);
+    else if (note->code == FTMEM_NOTE_ASSUMED)
+        notes_put_assumed(text, note);
+    else if (note->code == FTMEM_NOTE_KERNEL)
+        notes_put_kernel(text, note);
+    else if (note->code == FTMEM_NOTE_TIER)
+        notes_put_tier(text, note);
+    else
+        return false;
     return true;
 }
 

@@ -4,7 +4,7 @@
 
 enum { TAPE_ALLOC, TAPE_VIEW };
 enum { TAPE_NOTHING, TAPE_INPUT, TAPE_INPUTS, TAPE_OUTPUT, TAPE_CROSS };
-enum { TAPE_PASS, TAPE_MAP, TAPE_SPREAD, TAPE_MATMUL, TAPE_SPLIT, TAPE_SOFTMAX };
+enum { TAPE_PASS, TAPE_MAP, TAPE_SPREAD, TAPE_MATMUL, TAPE_SPLIT, TAPE_SOFTMAX, TAPE_MINUS, TAPE_SAVED };
 
 typedef struct tape_row {
     uint8_t forward, saves, backward, temporaries;
@@ -304,20 +304,11 @@ ftmem__var ftmem__cast(ftmem__tape *tape, ftmem__var x, int32_t dtype)
 ftmem__var ftmem__cast_weight(ftmem__tape *tape, ftmem__var w, int32_t dtype)
 {
     ftmem__var out = ftmem__cast(tape, w, dtype);
-    if (out.store >= 0 && w.node == FTMEM__LEAF && w.dtype == FTMEM_FP32 && !tape->stores[out.store].cached) {
+    if (out.store >= 0 && w.grad && w.node < FTMEM__NO_NODE && w.dtype == FTMEM_FP32 && !tape->stores[out.store].cached) {
         tape->stores[out.store].cached = true;
         ftmem__hold(tape, out.store);
     }
     return out;
-}
-
-/* The first matmul of a thread makes its cuBLAS workspace: 8.125 MiB, 32 MiB on Hopper, for good. */
-static void tape_cublas(ftmem__tape *tape)
-{
-    uint8_t bit = tape->backward ? 4u : 2u;
-    if (!(tape->cublas & 1u) || (tape->cublas & bit)) return;
-    tape->cublas |= bit;
-    (void)ftmem__alloc_bytes(tape, FTMEM__OP_CUBLAS, tape->cublas & 8u ? (int64_t)32 << 20 : 8519680, FTMEM_CLASS_WORKSPACE);
 }
 
 ftmem__var ftmem__matmul(ftmem__tape *tape, ftmem__op op, ftmem__var x, ftmem__var w, const ftmem__var *bias, int64_t n, int64_t cols, double flops)
@@ -331,7 +322,6 @@ ftmem__var ftmem__matmul(ftmem__tape *tape, ftmem__op op, ftmem__var x, ftmem__v
     node = ftmem__recorded(tape, out);
     if (node) node->flops = flops;
     tape->flops += flops;
-    tape_cublas(tape);
     return out;
 }
 
@@ -370,10 +360,10 @@ static void tape_accumulate(ftmem__tape *tape, int16_t *place, int16_t gradient,
 }
 
 /* A parameter takes the arriving tensor as its gradient; with accumulation it is added and freed. */
-static void tape_leaf(ftmem__tape *tape, int16_t gradient)
+static void tape_leaf(ftmem__tape *tape, int16_t gradient, bool shared)
 {
     ftmem__store *s = &tape->stores[gradient];
-    if (tape->sum_leaves) {
+    if (tape->sum_leaves && !shared) {
         ftmem__release(tape, gradient);
         return;
     }
@@ -383,8 +373,8 @@ static void tape_leaf(ftmem__tape *tape, int16_t gradient)
 
 void ftmem__deliver(ftmem__tape *tape, ftmem__var to, int16_t gradient)
 {
-    if (to.node == FTMEM__LEAF) {
-        tape_leaf(tape, gradient);
+    if (to.node == FTMEM__LEAF || to.node == FTMEM__SHARED_LEAF) {
+        tape_leaf(tape, gradient, to.node == FTMEM__SHARED_LEAF);
     } else if (to.node == FTMEM__INPUT) {
         tape_accumulate(tape, &tape->grad_in, gradient, to.n, to.cols, to.dtype);
     } else if (to.node >= 0) {
@@ -434,6 +424,17 @@ static void tape_pass(ftmem__tape *tape, const ftmem__node *node, int16_t arrive
     }
 }
 
+static void tape_minus(ftmem__tape *tape, const ftmem__node *node, int16_t arrived, int16_t result[3])
+{
+    if (tape_needs(node, 0)) {
+        ftmem__hold(tape, arrived);
+        result[0] = arrived;
+    }
+    if (!tape_needs(node, 1)) return;
+    result[1] = ftmem__alloc(tape, FTMEM__OP_NEG, node->out_n, node->in_cols[0], node->out_dtype, tape->birth);
+    result[1] = tape_fit(tape, node, 1, result[1], node->out_n, node->out_dtype);
+}
+
 static void tape_map(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     int16_t temporary[2] = {-1, -1};
@@ -456,7 +457,6 @@ static void tape_spread(ftmem__tape *tape, const ftmem__node *node, int16_t resu
         if (tape_needs(node, k)) result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in_n[k], node->in_cols[k], node->in_dtype[k], tape->birth);
     if (!before && node->work) work = ftmem__alloc_bytes(tape, (ftmem__op)node->op, node->work, FTMEM_CLASS_WORKSPACE);
     ftmem__release(tape, work);
-    if (node->op == FTMEM__OP_LINEAR4 || node->op == FTMEM__OP_LINEAR8) tape_cublas(tape);
     tape->flops += node->flops;
 }
 
@@ -469,10 +469,7 @@ static void tape_matmul(ftmem__tape *tape, const ftmem__node *node, int16_t resu
         int32_t k = order[i];
         if (k >= node->inputs || !tape_needs(node, k)) continue;
         result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in_n[k], node->in_cols[k], node->out_dtype, tape->birth);
-        if (k < 2) {
-            tape->flops += node->flops;
-            tape_cublas(tape);
-        }
+        if (k < 2) tape->flops += node->flops;
     }
     for (i = 0; i < node->inputs; i++)
         if (tape_needs(node, i)) result[i] = tape_fit(tape, node, i, result[i], node->in_n[i], node->out_dtype);
@@ -493,12 +490,24 @@ static void tape_softmax(ftmem__tape *tape, const ftmem__node *node, int16_t res
     ftmem__release(tape, product);
 }
 
+static void tape_saved(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+{
+    int32_t k;
+    for (k = 0; k < node->inputs; k++) {
+        if (!tape_needs(node, k) || node->save[k] < 0) continue;
+        result[k] = node->save[k];
+        ftmem__hold(tape, result[k]);
+    }
+}
+
 static void tape_gradients(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     switch (tape_rows[node->op].backward) {
     case TAPE_PASS: tape_pass(tape, node, node->grad[0], result); break;
     case TAPE_MAP: tape_map(tape, node, result); break;
     case TAPE_MATMUL: tape_matmul(tape, node, result); break;
+    case TAPE_SAVED: tape_saved(tape, node, result); break;
+    case TAPE_MINUS: tape_minus(tape, node, node->grad[0], result); break;
     case TAPE_SPLIT: tape_join(tape, node, result); break;
     case TAPE_SOFTMAX: tape_softmax(tape, node, result); break;
     default: tape_spread(tape, node, result); break;

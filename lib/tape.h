@@ -14,7 +14,7 @@
 #include "common.h"
 
 enum { FTMEM__MAX_NODES = 224, FTMEM__MAX_STORES = 224 };
-enum { FTMEM__NO_NODE = -1, FTMEM__LEAF = -2, FTMEM__INPUT = -3 }; /* ftmem__var.node besides a node's number */
+enum { FTMEM__NO_NODE = -1, FTMEM__LEAF = -2, FTMEM__INPUT = -3, FTMEM__SHARED_LEAF = -4 }; /* ftmem__var.node besides a node's number */
 
 /* Primitive operations: one row each in ops.inc. */
 typedef enum ftmem__op {
@@ -37,7 +37,8 @@ typedef struct ftmem__var {
     int64_t n;     /* elements */
     int64_t cols;  /* of the last dimension */
     int16_t store; /* -1: lives outside the tape (weights, tables) */
-    int16_t node;  /* producer, or FTMEM__LEAF (a parameter), FTMEM__INPUT (the segment's input), FTMEM__NO_NODE */
+    int16_t node;  /* producer, or FTMEM__LEAF (a parameter), FTMEM__SHARED_LEAF (one that waits for a second gradient: the
+                      matrix of a tied head), FTMEM__INPUT (the segment's input), FTMEM__NO_NODE */
     uint8_t slot;  /* which output of the producer */
     uint8_t dtype;
     bool grad;     /* requires a gradient */
@@ -79,7 +80,6 @@ struct ftmem__tape {
     int16_t grad_in;         /* gradient of the segment's input, -1: none */
     uint8_t mode, birth;     /* ftmem__mode; class of new tensors */
     uint8_t part;            /* FTMEM__PART_..., of new tensors */
-    uint8_t cublas;          /* bit 0: count workspaces, 1: forward has its own, 2: backward has, 3: of Hopper's size */
     bool backward, exhausted, stopped, replay;
     bool sum_leaves;         /* gradients exist already: new ones are added and freed */
     ftmem__store stores[FTMEM__MAX_STORES];

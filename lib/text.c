@@ -40,8 +40,8 @@ void ftmem__put_int(ftmem__text *text, int64_t value)
     text_put_digits(text, value < 0 ? 0 - (uint64_t)value : (uint64_t)value, 1);
 }
 
-static const double text_powers[] = { 1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
-                                      1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22 };
+static const double text_powers[] = { 1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
+                                      1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22 };
 
 /* A value from 0 below 1e15 keeps every digit of `decimals` only as long as the whole stays below 2^63. */
 static void text_put_fixed(ftmem__text *text, double value, int decimals)
@@ -96,8 +96,10 @@ static bool text_put_sign(ftmem__text *text, double *value)
 void ftmem__put_real(ftmem__text *text, double value, int decimals)
 {
     if (!text_put_sign(text, &value)) return;
-    if (value >= 1e15) text_put_scientific(text, value, decimals);
-    else text_put_fixed(text, value, decimals);
+    if (value >= 1e15)
+        text_put_scientific(text, value, decimals);
+    else
+        text_put_fixed(text, value, decimals);
 }
 
 void ftmem__put_number(ftmem__text *text, double value)
@@ -224,8 +226,10 @@ bool ftmem__parse_int(const char *text, int64_t *value)
     if (!text_scan(text, &number) || !text_whole_number(&number)) return false;
     uint64_t limit = (uint64_t)INT64_MAX + (number.negative ? 1u : 0u);
     if (number.digits > limit) return false;
-    if (!number.negative) *value = (int64_t)number.digits;
-    else *value = number.digits > (uint64_t)INT64_MAX ? INT64_MIN : -(int64_t)number.digits;
+    if (!number.negative)
+        *value = (int64_t)number.digits;
+    else
+        *value = number.digits > (uint64_t)INT64_MAX ? INT64_MIN : -(int64_t)number.digits;
     return true;
 }
 

@@ -68,7 +68,7 @@ amalgam)
     ${CC:-cc} -I. "$here/main.c" ftmem.c -lm -o c-host # as the README has it, no flags
     ./c-host
     command -v ${CXX:-c++} >/dev/null || exit 77
-    ${CXX:-c++} -std=c++11 $strict "$here/amalgam/host.cpp" ftmem.o -lm -o cxx-host
+    ${CXX:-c++} -std=c++11 $strict -I. "$here/amalgam/host.cpp" ftmem.o -lm -o cxx-host
     ./cxx-host
     ;;
 *)

@@ -1,6 +1,18 @@
 /* A job by ftmem_set, one field a line: "job.micro_batch=4"; "target=q_proj" and "gpu=h100" go to their own functions. */
 #include "fuzz.h"
 
+/* The field table says whose member a path is, whatever its letter case. */
+static void *object_of(const char *path, ftmem_model *model, ftmem_adapter *adapter, ftmem_job *job)
+{
+    const ftmem_field *field = ftmem_field_find(path);
+    switch (field ? field->object : FTMEM_OBJECT_JOB) {
+    case FTMEM_OBJECT_MODEL: return model;
+    case FTMEM_OBJECT_ADAPTER: return adapter;
+    case FTMEM_OBJECT_GPU: return &job->gpu;
+    default: return job;
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     ftmem_model model = FTMEM_MODEL_INIT;
@@ -15,15 +27,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         char *value = strchr(line, '=');
         if (!value) continue;
         *value++ = '\0';
-        if (strcmp(line, "target") == 0) status = ftmem_adapter_target(&adapter, &model, value, &error);
-        else if (strcmp(line, "gpu") == 0) status = ftmem_gpu_find(value, &job.gpu, &error);
-        else if (strcmp(line, "model") == 0) status = ftmem_model_find(value, &model, &error);
-        else if (strncmp(line, "model.", 6) == 0) status = ftmem_set(line, value, &model, &error);
-        else if (strncmp(line, "adapter.", 8) == 0) status = ftmem_set(line, value, &adapter, &error);
-        else if (strncmp(line, "gpu.", 4) == 0) status = ftmem_set(line, value, &job.gpu, &error);
-        else status = ftmem_set(line, value, &job, &error);
+        if (strcmp(line, "target") == 0)
+            status = ftmem_adapter_target(&adapter, &model, value, &error);
+        else if (strcmp(line, "gpu") == 0)
+            status = ftmem_gpu_find(value, &job.gpu, &error);
+        else if (strcmp(line, "model") == 0)
+            status = ftmem_model_find(value, &model, &error);
+        else
+            status = ftmem_set(line, value, object_of(line, &model, &adapter, &job), &error);
         if (status != FTMEM_OK) fuzz_check_error(status, &error);
-        if (strncmp(line, "adapter.", 8) == 0) job.adapter = &adapter;
+        if (adapter.kind || adapter.rank || adapter.targets) job.adapter = &adapter;
     }
     fuzz_check_prediction(&job);
     return 0;

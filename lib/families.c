@@ -1,0 +1,179 @@
+/*
+ * The families: one operation list and one row each. Sources: transformers 5.24 modeling_<type>.py (order of steps,
+ * norm and bias defaults) and peft 0.21 utils/constants.py (default LoRA targets). A new family is a row here, its
+ * config keys in config.c, its name in names.inc and a golden count in tests/vectors/parameters.csv.
+ */
+#include "families.h"
+
+#define ON FTMEM_ON
+#define OFF FTMEM_OFF
+#define R(role) (1u << FTMEM_ROLE_##role)
+#define STEPS(name, ...) static const uint8_t name[] = {__VA_ARGS__, FTMEM__END}
+
+/* x + attention(norm x), then x + mlp(norm x) */
+STEPS(families_sequential, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION, FTMEM__DROPOUT, FTMEM__MULTIPLY, FTMEM__ADD,
+      FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP, FTMEM__DROPOUT, FTMEM__MULTIPLY, FTMEM__ADD);
+/* norms before and after each half (Gemma-2, Gemma-3) */
+STEPS(families_sandwich, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION, FTMEM__NORM, FTMEM__ADD,
+      FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP, FTMEM__NORM, FTMEM__ADD);
+/* norms after each half only (OLMo-2) */
+STEPS(families_post_norm, FTMEM__RESIDUAL, FTMEM__ATTENTION, FTMEM__NORM, FTMEM__ADD, FTMEM__RESIDUAL, FTMEM__MLP, FTMEM__NORM, FTMEM__ADD);
+/* attention(n) + mlp(n) + x with n = norm x (GPT-J, Phi) */
+STEPS(families_side_by_side, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, FTMEM__DROPOUT_ASIDE, FTMEM__MLP, FTMEM__DROPOUT,
+      FTMEM__ADD_BRANCH, FTMEM__ADD);
+/* x + attention(n) + mlp(n) (Cohere, StableLM) */
+STEPS(families_residual_first, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, FTMEM__MLP, FTMEM__DROPOUT, FTMEM__JOIN_RESIDUAL_FIRST);
+/* mlp(norm2 x) + attention(norm1 x) + x (GPT-NeoX) */
+STEPS(families_two_norms, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, FTMEM__DROPOUT_ASIDE, FTMEM__RESTART, FTMEM__NORM, FTMEM__MLP,
+      FTMEM__DROPOUT, FTMEM__ADD_BRANCH, FTMEM__ADD);
+
+#define LLAMA_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL}
+#define LLAMA_LIKE .block = families_sequential, .activation = FTMEM_SILU, .mlp = FTMEM__GATED, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, \
+    .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)
+#define GPT_LIKE .block = families_sequential, .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .tied = ON, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, \
+    .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
+
+static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
+    [FTMEM_LLAMA] = {.model_type = "llama", LLAMA_LIKE},
+    [FTMEM_MISTRAL] = {.model_type = "mistral", LLAMA_LIKE},
+    [FTMEM_QWEN2] = {.model_type = "qwen2", .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = ON, .o_bias = OFF, .mlp_bias = OFF,
+        .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_QWEN3] = {.model_type = "qwen3", .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
+        .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_GEMMA] = {.model_type = "gemma", .block = families_sequential, .norm = FTMEM__RMS_PLUS_ONE, .activation = FTMEM_GELU_TANH, .tied = ON, .qkv_bias = OFF,
+        .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .embed_scale = true,
+        .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_GEMMA2] = {.model_type = "gemma2", .block = families_sandwich, .norm = FTMEM__RMS_PLUS_ONE, .activation = FTMEM_GELU_TANH, .tied = ON, .qkv_bias = OFF,
+        .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .embed_scale = true,
+        .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_GEMMA3] = {.model_type = "gemma3_text", .block = families_sandwich, .norm = FTMEM__RMS_PLUS_ONE, .activation = FTMEM_GELU_TANH, .tied = ON, .qkv_bias = OFF,
+        .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .embed_scale = true,
+        .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_PHI] = {.model_type = "phi", .block = families_side_by_side, .parallel_block = families_side_by_side, .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN,
+        .activation = FTMEM_GELU_NEW, .tied = OFF, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF, .parallel = ON, .two_norms = OFF,
+        .head_bias = ON, .modules = {"q_proj", "k_proj", "v_proj", NULL, "dense", NULL, "fc1", NULL, "fc2", "embed_tokens", "lm_head", NULL, NULL},
+        .default_targets = R(Q) | R(V) | R(UP) | R(DOWN)},
+    [FTMEM_PHI3] = {.model_type = "phi3", .block = families_sequential, .activation = FTMEM_SILU, .mlp = FTMEM__GATED_FUSED, .qkv = FTMEM__QKV_FUSED, .tied = OFF,
+        .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF,
+        .modules = {NULL, NULL, NULL, "qkv_proj", "o_proj", NULL, NULL, "gate_up_proj", "down_proj", "embed_tokens", "lm_head", NULL, NULL}},
+    [FTMEM_GPT2] = {.model_type = "gpt2", GPT_LIKE, .positions = FTMEM__LEARNED, .activation = FTMEM_GELU_NEW, .qkv = FTMEM__QKV_FUSED,
+        .modules = {NULL, NULL, NULL, "c_attn", "attn.c_proj", NULL, "c_fc", NULL, "mlp.c_proj", "wte", "lm_head", NULL, "wpe"}, .default_targets = R(QKV)},
+    [FTMEM_GPT_NEOX] = {.model_type = "gpt_neox", .block = families_sequential, .parallel_block = families_two_norms, .two_norm_block = families_two_norms,
+        .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .qkv = FTMEM__QKV_FUSED, .activation = FTMEM_GELU, .tied = OFF, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON,
+        .norm_bias = ON, .qk_norm = OFF, .parallel = ON, .two_norms = ON, .head_bias = OFF,
+        .modules = {NULL, NULL, NULL, "query_key_value", "dense", NULL, "dense_h_to_4h", NULL, "dense_4h_to_h", "embed_in", "embed_out", NULL, NULL},
+        .default_targets = R(QKV)},
+    [FTMEM_GPTJ] = {.model_type = "gptj", .block = families_side_by_side, .parallel_block = families_side_by_side, .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN,
+        .positions = FTMEM__ROPE_INTERLEAVED, .activation = FTMEM_GELU_NEW, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF,
+        .parallel = ON, .two_norms = OFF, .head_bias = ON,
+        .modules = {"q_proj", "k_proj", "v_proj", NULL, "out_proj", NULL, "fc_in", NULL, "fc_out", "wte", "lm_head", NULL, NULL}, .default_targets = R(Q) | R(V)},
+    [FTMEM_OPT] = {.model_type = "opt", GPT_LIKE, .positions = FTMEM__LEARNED, .activation = FTMEM_RELU,
+        .modules = {"q_proj", "k_proj", "v_proj", NULL, "out_proj", NULL, "fc1", NULL, "fc2", "embed_tokens", "lm_head", NULL, "embed_positions"},
+        .default_targets = R(Q) | R(V)},
+    [FTMEM_BLOOM] = {.model_type = "bloom", GPT_LIKE, .positions = FTMEM__ALIBI, .activation = FTMEM_GELU_BLOOM, .qkv = FTMEM__QKV_FUSED, .embed_norm = true,
+        .modules = {NULL, NULL, NULL, "query_key_value", "dense", NULL, "dense_h_to_4h", NULL, "dense_4h_to_h", "word_embeddings", "lm_head", NULL, NULL},
+        .default_targets = R(QKV)},
+    [FTMEM_MPT] = {.model_type = "mpt", .block = families_sequential, .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .positions = FTMEM__ALIBI, .qkv = FTMEM__QKV_FUSED,
+        .activation = FTMEM_GELU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF,
+        .head_bias = OFF, .modules = {NULL, NULL, NULL, "Wqkv", "out_proj", NULL, "up_proj", NULL, "down_proj", "wte", "lm_head", NULL, NULL}, .default_targets = R(QKV)},
+    [FTMEM_FALCON] = {.model_type = "falcon", .block = families_sequential, .parallel_block = families_side_by_side, .two_norm_block = families_two_norms,
+        .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .qkv = FTMEM__QKV_FUSED, .activation = FTMEM_GELU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
+        .norm_bias = ON, .qk_norm = OFF, .parallel = ON, .two_norms = OFF, .head_bias = OFF, .never_quantized = true,
+        .modules = {NULL, NULL, NULL, "query_key_value", "dense", NULL, "dense_h_to_4h", NULL, "dense_4h_to_h", "word_embeddings", "lm_head", NULL, NULL},
+        .default_targets = R(QKV)},
+    [FTMEM_STARCODER2] = {.model_type = "starcoder2", GPT_LIKE, .activation = FTMEM_GELU_TANH,
+        .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, "c_fc", NULL, "c_proj", "embed_tokens", "lm_head", NULL, NULL}, .default_targets = R(Q) | R(V)},
+    [FTMEM_GPT_BIGCODE] = {.model_type = "gpt_bigcode", GPT_LIKE, .positions = FTMEM__LEARNED, .activation = FTMEM_GELU_TANH, .qkv = FTMEM__QKV_FUSED,
+        .modules = {NULL, NULL, NULL, "c_attn", "attn.c_proj", NULL, "c_fc", NULL, "mlp.c_proj", "wte", "lm_head", NULL, "wpe"}, .default_targets = R(QKV)},
+    [FTMEM_OLMO] = {.model_type = "olmo", LLAMA_LIKE, .norm = FTMEM__LAYER_NO_PARAMETERS},
+    [FTMEM_OLMO2] = {.model_type = "olmo2", .block = families_post_norm, .norm = FTMEM__RMS_FP32_WEIGHT, .qk_norm_kind = FTMEM__QK_WHOLE, .activation = FTMEM_SILU,
+        .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF,
+        .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_OLMO3] = {.model_type = "olmo3", .block = families_post_norm, .norm = FTMEM__RMS_FP32_WEIGHT, .qk_norm_kind = FTMEM__QK_WHOLE, .activation = FTMEM_SILU,
+        .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF,
+        .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_SMOLLM3] = {.model_type = "smollm3", .block = families_sequential, .activation = FTMEM_SILU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
+        .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_GRANITE] = {.model_type = "granite", LLAMA_LIKE, .embed_scale = true, .logit_scale = true},
+    [FTMEM_STABLELM] = {.model_type = "stablelm", .block = families_sequential, .parallel_block = families_residual_first, .norm = FTMEM__LAYER,
+        .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF,
+        .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_COHERE] = {.model_type = "cohere", .block = families_residual_first, .parallel_block = families_residual_first, .norm = FTMEM__LAYER_FP32,
+        .positions = FTMEM__ROPE_INTERLEAVED, .activation = FTMEM_SILU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF,
+        .parallel = ON, .two_norms = OFF, .head_bias = OFF, .logit_scale = true, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_COHERE2] = {.model_type = "cohere2", .block = families_residual_first, .parallel_block = families_residual_first, .norm = FTMEM__LAYER_FP32,
+        .positions = FTMEM__ROPE_INTERLEAVED, .activation = FTMEM_SILU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF,
+        .parallel = ON, .two_norms = OFF, .head_bias = OFF, .logit_scale = true, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
+};
+
+const ftmem__family *ftmem__family_of(const ftmem_model *model)
+{
+    int32_t family = model->family;
+    return &families_rows[family > 0 && family < FTMEM_FAMILY_END ? family : FTMEM_LLAMA];
+}
+
+static void families_int(int64_t *member, int64_t value)
+{
+    if (*member == 0) *member = value;
+}
+
+static void families_switch(int32_t *member, int32_t value)
+{
+    if (*member == FTMEM_AUTO) *member = value;
+}
+
+static void families_switches(ftmem_model *model, const ftmem__family *row)
+{
+    families_switch(&model->activation, row->activation);
+    families_switch(&model->tied, row->tied);
+    families_switch(&model->qkv_bias, row->qkv_bias);
+    families_switch(&model->o_bias, row->o_bias);
+    families_switch(&model->mlp_bias, row->mlp_bias);
+    families_switch(&model->norm_bias, row->norm_bias);
+    families_switch(&model->qk_norm, row->qk_norm);
+    families_switch(&model->parallel, row->parallel);
+    families_switch(&model->two_norms, row->two_norms);
+    families_switch(&model->head_bias, row->head_bias);
+    families_switch(&model->scaled, row->embed_scale && !row->logit_scale ? ON : OFF);
+    families_switch(&model->alibi, row->positions == FTMEM__ALIBI ? ON : OFF);
+}
+
+void ftmem__model_defaults(ftmem_model *model)
+{
+    const ftmem__family *row = ftmem__family_of(model);
+    if (model->family == 0) model->family = FTMEM_LLAMA;
+    families_switches(model, row);
+    families_int(&model->kv_heads, model->heads);
+    families_int(&model->head_dim, model->heads > 0 ? model->hidden / model->heads : 0);
+    families_int(&model->rotary_dim, model->head_dim);
+    if (row->mlp == FTMEM__PLAIN) families_int(&model->ffn, 4 * model->hidden);
+    families_int(&model->position_rows, row->positions == FTMEM__LEARNED ? model->max_positions : 0);
+}
+
+static ftmem_status families_required(const ftmem_model *model, ftmem_error *error)
+{
+    const char *missing = NULL;
+    if (model->hidden == 0) missing = "model.hidden";
+    else if (model->layers == 0) missing = "model.layers";
+    else if (model->heads == 0) missing = "model.heads";
+    else if (model->vocab == 0) missing = "model.vocab";
+    else if (model->ffn == 0) missing = "model.ffn";
+    else if (model->position_rows == 0 && ftmem__family_of(model)->positions == FTMEM__LEARNED) missing = "model.position_rows";
+    if (!missing) return FTMEM_OK;
+    return ftmem__fail(error, FTMEM_E_MISSING, missing, "0", "A required dimension of the model is missing: give it, or take the model from a config or the catalog.");
+}
+
+ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error)
+{
+    ftmem_status status = families_required(model, error);
+    if (status != FTMEM_OK) return status;
+    if (model->layers > FTMEM_MAX_LAYERS)
+        return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layers", model->layers, "More layers than the published limit of 512 are not modelled.");
+    if (model->head_dim == 0)
+        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.heads", model->heads, "model.heads is larger than model.hidden; hidden / heads must be at least 1.");
+    if (model->heads % model->kv_heads)
+        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.kv_heads", model->kv_heads, "model.kv_heads must divide model.heads.");
+    if (model->rotary_dim > model->head_dim)
+        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.rotary_dim", model->rotary_dim, "model.rotary_dim cannot exceed model.head_dim.");
+    return FTMEM_OK;
+}

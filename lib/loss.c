@@ -1,0 +1,250 @@
+/* The head and the loss: transformers' ForCausalLMLoss, its chunked and fused replacements, and classification. */
+#include "lower.h"
+
+static ftmem__var loss_head_weight(ftmem__low *low, int64_t out)
+{
+    const ftmem__shape *shape = low->shape;
+    int64_t n = shape->h * out;
+    ftmem__var w;
+    if (shape->tied && !shape->head_copy) {
+        w = ftmem__weight(n, shape->h, shape->dtype, shape->head_trained);
+        if (shape->head_trained) w.node = FTMEM__SHARED_LEAF;
+        return w;
+    }
+    w = ftmem__low_parameter(low, FTMEM_ROLE_HEAD, n, shape->h, shape->head_trained && !shape->head_copy);
+    return shape->head_copy ? ftmem__low_copy(low, FTMEM_ROLE_HEAD, n, shape->h) : w;
+}
+
+/* logits = head(x), scaled and soft-capped where the family does; x stays the caller's. */
+ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__tape *tape = low->tape;
+    bool classify = shape->job->task == FTMEM_TASK_CLASSIFY;
+    int64_t out = classify ? shape->job->classes : shape->vocab;
+    ftmem__var w, bias, y, t;
+    bool has_bias = !classify && shape->model->head_bias == FTMEM_ON;
+    tape->part = FTMEM__PART_HEAD;
+    w = loss_head_weight(low, out);
+    if (has_bias) bias = ftmem__low_parameter(low, FTMEM_ROLE_HEAD, out, out, shape->head_trained);
+    y = ftmem__low_plain_linear(low, x, w, has_bias ? &bias : NULL, out);
+    if (!classify && shape->family->logit_scale && shape->model->scaled == FTMEM_ON) {
+        t = ftmem__unary(tape, FTMEM__OP_SCALE, y);
+        ftmem__drop(tape, y);
+        y = t;
+    }
+    if (classify || shape->model->logit_softcap <= 0) return y;
+    t = ftmem__unary(tape, FTMEM__OP_SCALE, y); /* modeling_gemma2.py: logits / cap, tanh, x cap */
+    ftmem__drop(tape, y);
+    y = ftmem__unary(tape, FTMEM__OP_TANH, t);
+    ftmem__drop(tape, t);
+    t = ftmem__unary(tape, FTMEM__OP_SCALE, y);
+    ftmem__drop(tape, y);
+    return t;
+}
+
+/* F.cross_entropy(logits.float(), labels): log_softmax and nll_loss over rows x classes. */
+static ftmem__var loss_cross_entropy(ftmem__low *low, ftmem__var logits)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var wide = ftmem__cast(tape, logits, FTMEM_FP32), log, loss;
+    log = ftmem__unary(tape, FTMEM__OP_LOG_SOFTMAX, wide);
+    loss = ftmem__apply(tape, FTMEM__OP_NLL, &log, 1, 1, 1, FTMEM_FP32);
+    ftmem__save_new(tape, loss, 1, 1, FTMEM_FP32); /* total_weight */
+    ftmem__drop(tape, log);
+    ftmem__drop(tape, wide);
+    return loss;
+}
+
+/* The labels are shifted, not the logits: padded by one, and copied when rows are more than one. */
+static ftmem__var loss_causal(ftmem__low *low, ftmem__var logits)
+{
+    ftmem__tape *tape = low->tape;
+    int16_t padded = ftmem__alloc(tape, FTMEM__OP_TABLE, low->b * (low->shape->s + 1), 0, FTMEM_INT64, tape->birth);
+    int16_t shifted = low->b > 1 ? ftmem__alloc(tape, FTMEM__OP_TABLE, low->tokens, 0, FTMEM_INT64, tape->birth) : padded;
+    ftmem__var loss, labels = ftmem__constant(low->tokens, 1, FTMEM_INT64);
+    if (shifted != padded) ftmem__release(tape, padded);
+    labels.store = shifted;
+    loss = loss_cross_entropy(low, logits);
+    ftmem__save_var(tape, loss, labels);
+    ftmem__release(tape, shifted);
+    return loss;
+}
+
+/* The logits of each row's last token are picked out. */
+static ftmem__var loss_classify(ftmem__low *low, ftmem__var logits)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var pooled = ftmem__apply(tape, FTMEM__OP_EMBEDDING, &logits, 1, low->b * logits.cols, logits.cols, logits.dtype), loss;
+    loss = loss_cross_entropy(low, pooled);
+    ftmem__drop(tape, pooled);
+    return loss;
+}
+
+ftmem__var ftmem__low_loss(ftmem__low *low, ftmem__var logits)
+{
+    low->tape->part = FTMEM__PART_LOSS;
+    return low->shape->job->task == FTMEM_TASK_CLASSIFY ? loss_classify(low, logits) : loss_causal(low, logits);
+}
+
+/* ----------------------------------------------------------------------------------------- losses without logits */
+
+static int64_t loss_power_of_two(int64_t x)
+{
+    int64_t p = 1;
+    while (p < x) p *= 2;
+    return p;
+}
+
+/* Liger-Kernel fused_linear_cross_entropy: rows a chunk so that a chunk of logits is about the size of the hidden states. */
+static int64_t loss_fused_rows(int64_t tokens, int64_t vocab, int64_t hidden)
+{
+    int64_t parts = (vocab + hidden - 1) / hidden, rows = loss_power_of_two((tokens + parts - 1) / parts);
+    return rows < tokens ? rows : tokens;
+}
+
+/* The chunks of forward: logits of one chunk (two while the loop variable changes hands), the gradient of its hidden
+   states, and the head's gradient of this chunk. */
+static void loss_fused_chunks(ftmem__low *low, int64_t rows, int32_t dtype, bool head)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t v = low->shape->vocab, h = low->shape->h;
+    int16_t last = -1, logits, part;
+    int32_t i;
+    for (i = 0; i < 2 && (i == 0 || rows < low->tokens); i++) {
+        logits = ftmem__alloc(tape, FTMEM__OP_FUSED_LOSS, rows * v, v, dtype, tape->birth);
+        ftmem__release(tape, last);
+        last = logits;
+        part = ftmem__alloc(tape, FTMEM__OP_FUSED_LOSS, rows * h, h, dtype, tape->birth);
+        ftmem__release(tape, part);
+        if (!head) continue;
+        part = ftmem__alloc(tape, FTMEM__OP_FUSED_LOSS, v * h, h, dtype, tape->birth);
+        ftmem__release(tape, part);
+    }
+    ftmem__release(tape, last);
+}
+
+ftmem__var ftmem__low_fused_loss(ftmem__low *low, ftmem__var x)
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__tape *tape = low->tape;
+    int64_t v = shape->vocab, h = shape->h;
+    int32_t dtype = shape->autocast ? shape->autocast : shape->dtype;
+    ftmem__var w = loss_head_weight(low, v), in[2], loss;
+    int16_t gh, gw = -1, each;
+    low->tape->part = FTMEM__PART_LOSS;
+    in[0] = ftmem__cast(tape, x, dtype);
+    in[1] = ftmem__cast(tape, w, dtype);
+    gh = ftmem__alloc(tape, FTMEM__OP_FUSED_LOSS, low->tokens * h, h, dtype, tape->birth);
+    if (in[1].grad) gw = ftmem__alloc(tape, FTMEM__OP_FUSED_LOSS, v * h, h, dtype, tape->birth);
+    each = ftmem__alloc(tape, FTMEM__OP_FUSED_LOSS, low->tokens, 1, FTMEM_FP32, tape->birth);
+    loss_fused_chunks(low, loss_fused_rows(low->tokens, v, h), dtype, gw >= 0);
+    loss = ftmem__apply(tape, FTMEM__OP_FUSED_LOSS, in, 2, 1, 1, FTMEM_FP32);
+    tape->flops += (gw >= 0 ? 6.0 : 4.0) * (double)low->tokens * (double)v * (double)h;
+    if (ftmem__recorded(tape, loss)) {
+        ftmem__var kept = loss;
+        kept.store = gh;
+        ftmem__save_var(tape, loss, kept);
+        kept.store = gw;
+        ftmem__save_var(tape, loss, kept);
+    }
+    ftmem__release(tape, each);
+    ftmem__release(tape, gw);
+    ftmem__release(tape, gh);
+    ftmem__drop(tape, in[1]);
+    ftmem__drop(tape, in[0]);
+    return loss;
+}
+
+typedef struct loss_chunk {
+    int64_t rows, count;
+    int32_t dtype;
+    bool head;
+} loss_chunk;
+
+static loss_chunk loss_chunk_of(const ftmem__low *low)
+{
+    loss_chunk c;
+    c.rows = low->shape->job->loss_chunk_tokens < low->tokens ? low->shape->job->loss_chunk_tokens : low->tokens;
+    c.count = (low->tokens + c.rows - 1) / c.rows;
+    c.dtype = low->shape->autocast ? low->shape->autocast : low->shape->dtype;
+    c.head = low->shape->head_trained;
+    return c;
+}
+
+/* One chunk's head, float() and log_softmax; returns the log-probabilities. */
+static int16_t loss_chunk_forward(ftmem__low *low, const loss_chunk *c)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t v = low->shape->vocab, n = c->rows * v;
+    int16_t logits = ftmem__alloc(tape, FTMEM__OP_LINEAR, n, v, c->dtype, tape->birth), wide = logits, log;
+    if (c->dtype != FTMEM_FP32) {
+        wide = ftmem__alloc(tape, FTMEM__OP_CAST, n, v, FTMEM_FP32, tape->birth);
+        ftmem__release(tape, logits);
+    }
+    log = ftmem__alloc(tape, FTMEM__OP_LOG_SOFTMAX, n, v, FTMEM_FP32, tape->birth);
+    ftmem__release(tape, wide);
+    return log;
+}
+
+void ftmem__low_chunked_forward(ftmem__low *low, ftmem__var x)
+{
+    loss_chunk c = loss_chunk_of(low);
+    ftmem__var w = loss_head_weight(low, low->shape->vocab), w16;
+    (void)x;
+    low->tape->part = FTMEM__PART_LOSS;
+    low->tape->flops += 2.0 * (double)low->tokens * (double)w.n;
+    w16 = ftmem__cast_weight(low->tape, w, c.dtype);
+    ftmem__release(low->tape, loss_chunk_forward(low, &c));
+    ftmem__drop(low->tape, w16);
+}
+
+/* Each chunk is recomputed and walked back; its hidden gradient is written into zeros of the whole, the head's added up. */
+void ftmem__low_chunked_backward(ftmem__low *low, ftmem__var x)
+{
+    ftmem__tape *tape = low->tape;
+    loss_chunk c = loss_chunk_of(low);
+    int64_t v = low->shape->vocab, h = low->shape->h, n = c.rows * v, i;
+    int16_t whole = -1, head = -1, log, a, b, part;
+    ftmem__var w = ftmem__weight(v * h, h, low->shape->dtype, c.head), w16;
+    if (c.head && low->shape->tied && !low->shape->head_copy) w.node = FTMEM__SHARED_LEAF;
+    tape->backward = true;
+    tape->flops += (c.head ? 6.0 : 4.0) * (double)low->tokens * (double)v * (double)h;
+    for (i = 0; i < c.count && i < 3; i++) {
+        tape->backward = false;
+        tape->mode = FTMEM__NO_GRAD;
+        w16 = ftmem__cast(tape, w, c.dtype);
+        log = loss_chunk_forward(low, &c);
+        tape->backward = true;
+        a = ftmem__alloc(tape, FTMEM__OP_NLL, n, v, FTMEM_FP32, tape->birth);
+        b = ftmem__alloc(tape, FTMEM__OP_LOG_SOFTMAX, n, v, FTMEM_FP32, tape->birth);
+        ftmem__release(tape, a);
+        ftmem__release(tape, log);
+        if (c.dtype != FTMEM_FP32) {
+            a = ftmem__alloc(tape, FTMEM__OP_CAST, n, v, c.dtype, tape->birth);
+            ftmem__release(tape, b);
+            b = a;
+        }
+        part = c.head ? ftmem__alloc(tape, FTMEM__OP_LINEAR, v * h, h, c.dtype, tape->birth) : -1;
+        a = ftmem__alloc(tape, FTMEM__OP_LINEAR, c.rows * h, h, c.dtype, tape->birth);
+        ftmem__release(tape, b);
+        ftmem__drop(tape, w16);
+        if (part >= 0 && c.dtype != low->shape->dtype) {
+            b = ftmem__alloc(tape, FTMEM__OP_CAST, v * h, h, low->shape->dtype, tape->birth);
+            ftmem__release(tape, part);
+            part = b;
+        }
+        if (head < 0) head = part;
+        else ftmem__release(tape, part);
+        b = c.dtype != x.dtype ? ftmem__alloc(tape, FTMEM__OP_CAST, c.rows * h, h, x.dtype, tape->birth) : -1;
+        if (b >= 0) ftmem__release(tape, a);
+        a = b >= 0 ? b : a;
+        part = ftmem__alloc(tape, FTMEM__OP_SLICE, x.n, x.cols, x.dtype, tape->birth);
+        ftmem__release(tape, a);
+        if (whole < 0) whole = part;
+        else ftmem__release(tape, part);
+    }
+    tape->mode = FTMEM__RECORD;
+    if (head >= 0) ftmem__deliver(tape, w, head);
+    ftmem__deliver(tape, x, whole);
+}

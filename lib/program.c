@@ -1,0 +1,247 @@
+/* Blocks and what stands around them: the family's steps, executed. */
+#include "lower.h"
+
+static const char *const program_parts[] = {"embedding", "norm", "attention", "mlp", "residual", "head", "loss", "optimizer", "batch"};
+
+const char *ftmem__part_name(int32_t part)
+{
+    return part >= 0 && part < FTMEM__PART_END ? program_parts[part] : "?";
+}
+
+/* ---------------------------------------------------------------------------------------------------- attention */
+
+static void program_project(ftmem__low *low, ftmem__var x, ftmem__var qkv[3])
+{
+    const ftmem__shape *shape = low->shape;
+    bool bias = shape->model->qkv_bias == FTMEM_ON;
+    int64_t part[3];
+    ftmem__var fused;
+    if (shape->family->qkv == FTMEM__QKV_SEPARATE) {
+        qkv[0] = ftmem__low_linear(low, FTMEM_ROLE_Q, x, shape->q, bias);
+        qkv[1] = ftmem__low_linear(low, FTMEM_ROLE_K, x, shape->kv, bias);
+        qkv[2] = ftmem__low_linear(low, FTMEM_ROLE_V, x, shape->kv, bias);
+        return;
+    }
+    fused = ftmem__low_linear(low, FTMEM_ROLE_QKV, x, shape->q + 2 * shape->kv, bias);
+    part[0] = low->tokens * shape->q;
+    part[1] = part[2] = low->tokens * shape->kv;
+    ftmem__split(low->tape, fused, 3, part, qkv);
+    ftmem__drop(low->tape, fused);
+}
+
+static void program_rotate(ftmem__low *low, ftmem__var qkv[3])
+{
+    int32_t positions = low->shape->family->positions;
+    ftmem__var q, k;
+    if (positions != FTMEM__ROPE && positions != FTMEM__ROPE_INTERLEAVED) return;
+    if (low->kind == 2 || low->shape->model->alibi == FTMEM_ON) return;
+    q = ftmem__low_rotate(low, qkv[0]);
+    k = ftmem__low_rotate(low, qkv[1]);
+    ftmem__drop(low->tape, qkv[0]);
+    ftmem__drop(low->tape, qkv[1]);
+    qkv[0] = q;
+    qkv[1] = k;
+}
+
+static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__var qkv[3], out, y;
+    low->tape->part = FTMEM__PART_ATTENTION;
+    program_project(low, x, qkv);
+    if (shape->model->qk_norm == FTMEM_ON) {
+        qkv[0] = ftmem__low_qk_norm(low, qkv[0]);
+        qkv[1] = ftmem__low_qk_norm(low, qkv[1]);
+    }
+    program_rotate(low, qkv);
+    out = ftmem__low_attend(low, qkv[0], qkv[1], qkv[2]); /* q, k, v stay this frame's */
+    y = ftmem__low_linear(low, FTMEM_ROLE_O, out, shape->h, shape->model->o_bias == FTMEM_ON);
+    ftmem__drop(low->tape, out);
+    ftmem__drop(low->tape, qkv[0]);
+    ftmem__drop(low->tape, qkv[1]);
+    ftmem__drop(low->tape, qkv[2]);
+    return y;
+}
+
+/* -------------------------------------------------------------------------------------------------------- block */
+
+typedef struct program_frame {
+    ftmem__var cur, residual, branch;
+    bool has_residual, has_branch;
+} program_frame;
+
+static void program_replace(ftmem__tape *tape, ftmem__var *place, ftmem__var value)
+{
+    ftmem__drop(tape, *place);
+    *place = value;
+}
+
+/* cur = first + cur, and `first` is done with. */
+static void program_add(ftmem__low *low, program_frame *frame, ftmem__var *first, bool *has)
+{
+    low->tape->part = FTMEM__PART_RESIDUAL;
+    program_replace(low->tape, &frame->cur, ftmem__binary(low->tape, FTMEM__OP_ADD, *first, frame->cur));
+    ftmem__drop(low->tape, *first);
+    *has = false;
+}
+
+/* cur = (residual + branch) + cur */
+static void program_join_residual_first(ftmem__low *low, program_frame *frame)
+{
+    low->tape->part = FTMEM__PART_RESIDUAL;
+    program_replace(low->tape, &frame->residual, ftmem__binary(low->tape, FTMEM__OP_ADD, frame->residual, frame->branch));
+    program_add(low, frame, &frame->residual, &frame->has_residual);
+    ftmem__drop(low->tape, frame->branch);
+    frame->has_branch = false;
+}
+
+static void program_set(ftmem__var *place, bool *has, ftmem__var value)
+{
+    *place = value;
+    *has = true;
+}
+
+static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
+{
+    ftmem__tape *tape = low->tape;
+    const ftmem__shape *shape = low->shape;
+    switch (step) {
+    case FTMEM__RESIDUAL: program_set(&f->residual, &f->has_residual, ftmem__keep(tape, f->cur)); break;
+    case FTMEM__NORM: program_replace(tape, &f->cur, ftmem__low_norm(low, f->cur, shape->h)); break;
+    case FTMEM__NORM_ASIDE: program_set(&f->branch, &f->has_branch, ftmem__low_norm(low, f->cur, shape->h)); break;
+    case FTMEM__ATTENTION: program_replace(tape, &f->cur, program_attention(low, f->cur)); break;
+    case FTMEM__ATTENTION_ASIDE: program_set(&f->branch, &f->has_branch, program_attention(low, f->cur)); break;
+    case FTMEM__MLP: program_replace(tape, &f->cur, ftmem__low_mlp(low, f->cur)); break;
+    case FTMEM__DROPOUT: f->cur = ftmem__low_dropout(low, f->cur, shape->model->hidden_dropout); break;
+    case FTMEM__DROPOUT_ASIDE: f->branch = ftmem__low_dropout(low, f->branch, shape->model->hidden_dropout); break;
+    case FTMEM__MULTIPLY:
+        if (shape->model->scaled == FTMEM_ON) program_replace(tape, &f->cur, ftmem__unary(tape, FTMEM__OP_SCALE, f->cur));
+        break;
+    case FTMEM__RESTART: program_replace(tape, &f->cur, ftmem__keep(tape, f->residual)); break;
+    case FTMEM__ADD: program_add(low, f, &f->residual, &f->has_residual); break;
+    case FTMEM__ADD_BRANCH: program_add(low, f, &f->branch, &f->has_branch); break;
+    case FTMEM__JOIN_RESIDUAL_FIRST: program_join_residual_first(low, f); break;
+    default: break;
+    }
+}
+
+/* One block over x, which stays the caller's. */
+ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x)
+{
+    const ftmem__family *family = low->shape->family;
+    const ftmem_model *model = low->shape->model;
+    const uint8_t *step = family->block;
+    program_frame frame = {0};
+    if (model->parallel == FTMEM_ON) step = model->two_norms == FTMEM_ON ? family->two_norm_block : family->parallel_block;
+    frame.cur = ftmem__keep(low->tape, x);
+    for (; *step != FTMEM__END; step++) program_step(low, &frame, *step);
+    return frame.cur;
+}
+
+ftmem__var ftmem__low_final_norm(ftmem__low *low, ftmem__var x)
+{
+    return ftmem__low_norm(low, x, low->shape->h);
+}
+
+/* ---------------------------------------------------------------------------------------------------- embedding */
+
+static void program_hold(ftmem__prologue *p, ftmem__var value)
+{
+    if (p->held_count < FTMEM__COUNT(p->held)) p->held[p->held_count++] = value;
+}
+
+static ftmem__var program_embedding_weight(ftmem__low *low)
+{
+    const ftmem__shape *shape = low->shape;
+    int64_t n = shape->vocab * shape->h;
+    bool trained = shape->embed_trained && !shape->embed_copy;
+    ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_EMBED, n, shape->h, trained);
+    return shape->embed_copy ? ftmem__low_copy(low, FTMEM_ROLE_EMBED, n, shape->h) : w;
+}
+
+static ftmem__var program_lookup(ftmem__low *low, ftmem__var w, int64_t tokens)
+{
+    ftmem__var y = ftmem__apply(low->tape, FTMEM__OP_EMBEDDING, &w, 1, tokens * w.cols, w.cols, w.dtype);
+    ftmem__node *node = ftmem__recorded(low->tape, y);
+    if (node && tokens > 3072) node->work = 6 * 8 * tokens; /* embedding_dense_backward sorts its indices */
+    return y;
+}
+
+static ftmem__var program_table(ftmem__low *low, int64_t n, int64_t cols, int32_t dtype, ftmem__op op)
+{
+    ftmem__var v = ftmem__constant(n, cols, dtype);
+    v.store = ftmem__alloc(low->tape, op, n, cols, dtype, low->tape->birth);
+    return v;
+}
+
+/* cos and sin of every position, in the stream's dtype, once for all blocks. */
+static void program_positions(ftmem__low *low, ftmem__prologue *p)
+{
+    const ftmem__shape *shape = low->shape;
+    int64_t n = shape->s * shape->rotary;
+    if (shape->family->positions > FTMEM__ROPE_INTERLEAVED || shape->model->alibi == FTMEM_ON) return;
+    p->tables[0] = program_table(low, n, shape->rotary, shape->stream, FTMEM__OP_TABLE);
+    p->tables[1] = program_table(low, n, shape->rotary, shape->stream, FTMEM__OP_TABLE);
+    p->has_tables = true;
+}
+
+/* transformers/masking_utils.py: a boolean mask, for eager attention turned into an additive one. */
+static void program_mask(ftmem__low *low, ftmem__prologue *p, bool wanted)
+{
+    const ftmem__shape *shape = low->shape;
+    int64_t rows = (shape->job->mask == FTMEM_MASK_PADDED ? low->b : 1) * shape->s;
+    ftmem__var flags, additive;
+    if (!wanted) return;
+    flags = program_table(low, rows * shape->s, shape->s, FTMEM_BOOL, FTMEM__OP_MASK);
+    if (shape->job->attention != FTMEM_EAGER) {
+        p->masks[p->mask_count++] = flags;
+        return;
+    }
+    additive = program_table(low, rows * shape->s, shape->s, shape->stream, FTMEM__OP_MASK);
+    ftmem__drop(low->tape, flags);
+    p->masks[p->mask_count++] = additive;
+}
+
+/* Learned positions are looked up and added; GPT-2 keeps both terms in locals. */
+static ftmem__var program_learned(ftmem__low *low, ftmem__prologue *p, ftmem__var x)
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_POSITION, shape->model->position_rows * shape->h, shape->h, low->trained), rows, sum;
+    rows = program_lookup(low, w, shape->s);
+    program_hold(p, rows);
+    sum = ftmem__binary(low->tape, FTMEM__OP_ADD, x, rows);
+    program_hold(p, x);
+    return sum;
+}
+
+static ftmem__var program_scaled(ftmem__low *low, ftmem__prologue *p, ftmem__var x)
+{
+    ftmem__var y = ftmem__unary(low->tape, FTMEM__OP_SCALE, x);
+    program_hold(p, x);
+    return y;
+}
+
+/* Returns the stream, owned by the caller; what the model's frame keeps meanwhile is in *p. */
+ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__var x, y;
+    memset(p, 0, sizeof *p);
+    low->tape->part = FTMEM__PART_EMBEDDING;
+    x = program_lookup(low, program_embedding_weight(low), low->tokens);
+    if (shape->require_input_grad && low->tape->mode != FTMEM__NO_GRAD && !x.grad) {
+        x.grad = true;
+        x.node = FTMEM__LEAF;
+    }
+    if (shape->family->embed_norm) {
+        y = ftmem__low_norm(low, x, shape->h);
+        program_hold(p, x);
+        x = y;
+    }
+    if (shape->family->positions == FTMEM__LEARNED) x = program_learned(low, p, x);
+    if (shape->family->embed_scale && shape->model->scaled != FTMEM_OFF) x = program_scaled(low, p, x);
+    program_positions(low, p);
+    program_mask(low, p, shape->mask_full && shape->has_full);
+    program_mask(low, p, shape->mask_sliding && shape->has_sliding);
+    return ftmem__low_dropout(low, x, shape->model->embed_dropout);
+}

@@ -1,0 +1,127 @@
+/* From a checked job to numbers: widths, dtypes, masks, what is trained. Every product is checked here, once. */
+#include "lower.h"
+
+static bool shape_part(const ftmem_job *job, int32_t part)
+{
+    return (job->freeze & part) != 0;
+}
+
+/* Whether a part is trained in full fine-tuning: `named` says that ftmem_job.freeze names it. */
+static bool shape_trains(const ftmem_job *job, bool named)
+{
+    return named == shape_part(job, FTMEM_PART_ALL_BUT);
+}
+
+bool ftmem__shape_layer_trained(const ftmem__shape *shape, int64_t layer)
+{
+    const ftmem_job *job = shape->job;
+    bool named = (shape_part(job, FTMEM_PART_FIRST_LAYERS) && layer < job->freeze_first_layers) ||
+                 (shape_part(job, FTMEM_PART_LAST_LAYERS) && layer >= shape->model->layers - job->freeze_last_layers);
+    return !shape->adapted && shape_trains(job, named);
+}
+
+bool ftmem__shape_layer_adapted(const ftmem__shape *shape, int64_t layer)
+{
+    const ftmem_adapter *adapter = shape->adapter;
+    if (!shape->adapted) return false;
+    if (adapter->layers_first > 0 && layer >= adapter->layers_first) return false;
+    return adapter->layers_last <= 0 || layer >= shape->model->layers - adapter->layers_last;
+}
+
+static void shape_training(ftmem__shape *shape)
+{
+    const ftmem_job *job = shape->job;
+    uint32_t saved = shape->adapter->modules_to_save;
+    shape->adapted = shape->adapter->kind != FTMEM_ADAPTER_NONE;
+    shape->embed_copy = shape->adapted && (saved & FTMEM_PART_EMBED);
+    shape->head_copy = shape->adapted && (saved & FTMEM_PART_HEAD);
+    shape->tied = shape->model->tied == FTMEM_ON && job->task != FTMEM_TASK_CLASSIFY;
+    shape->rest_trained = !shape->adapted && shape_trains(job, false);
+    shape->embed_trained = shape->embed_copy || (!shape->adapted && shape_trains(job, shape_part(job, FTMEM_PART_EMBED)));
+    shape->head_trained = shape->head_copy || (!shape->adapted && shape_trains(job, shape_part(job, FTMEM_PART_HEAD)));
+    if (job->task == FTMEM_TASK_CLASSIFY && shape->adapted) shape->head_copy = shape->head_trained = true; /* PEFT SEQ_CLS saves the score head */
+    if (shape->tied && !shape->adapted) { /* one tensor: naming either names both */
+        bool all_but = shape_part(job, FTMEM_PART_ALL_BUT);
+        bool either = all_but ? shape->embed_trained || shape->head_trained : shape->embed_trained && shape->head_trained;
+        shape->embed_trained = shape->head_trained = either;
+    }
+    /* transformers 5 PreTrainedModel.gradient_checkpointing_enable always enables input gradients */
+    shape->require_input_grad = job->recompute != FTMEM_RECOMPUTE_NONE;
+}
+
+static void shape_dtypes(ftmem__shape *shape)
+{
+    const ftmem_job *job = shape->job;
+    const ftmem_adapter *adapter = shape->adapter;
+    shape->qlora = adapter->kind == FTMEM_ADAPTER_QLORA;
+    shape->lora8 = adapter->kind == FTMEM_ADAPTER_LORA8;
+    shape->compute = job->dtype;
+    shape->dtype = (shape->qlora || shape->lora8) && adapter->kbit_fp32 == FTMEM_ON ? FTMEM_FP32 : job->dtype;
+    shape->stream = shape->dtype;
+    shape->autocast = job->autocast;
+    shape->lora_dtype = adapter->dtype ? adapter->dtype : FTMEM_FP32;
+}
+
+static void shape_masks(ftmem__shape *shape)
+{
+    const ftmem_job *job = shape->job;
+    int64_t i, window = shape->model->sliding_window;
+    bool always = job->attention == FTMEM_EAGER || job->mask == FTMEM_MASK_PADDED || shape->model->alibi == FTMEM_ON;
+    for (i = 0; i < shape->model->layers; i++) {
+        if (shape->model->layer_kind[i] == 1) shape->has_sliding = true;
+        else shape->has_full = true;
+    }
+    if (job->attention == FTMEM_FLASH2) always = false;
+    shape->mask_full = always;
+    /* masking_utils._ignore_causal_mask_sdpa: a window that the sequence reaches needs a mask */
+    shape->mask_sliding = always || (job->attention != FTMEM_FLASH2 && window > 0 && shape->s >= window);
+}
+
+/* No tensor may be larger than 2^56 bytes, so that sums of a few thousand fit in 63 bits. */
+static ftmem_status shape_check(const ftmem__shape *shape, ftmem_error *error)
+{
+    ftmem__checked c = {false};
+    const int64_t limit = (int64_t)1 << 52;
+    int64_t rows = shape->job->eval_batch > shape->b ? shape->job->eval_batch : shape->b;
+    int64_t tokens = ftmem__mul(&c, rows, shape->s), scores = ftmem__mul(&c, ftmem__mul(&c, tokens, shape->s), shape->heads);
+    int64_t widest = shape->vocab, h = shape->h;
+    if (shape->f * 2 > widest) widest = shape->f * 2;
+    if (shape->q + 2 * shape->kv > widest) widest = shape->q + 2 * shape->kv;
+    if (ftmem__mul(&c, tokens, widest) > limit || ftmem__mul(&c, widest, h) > limit || scores > limit || ftmem__mul(&c, tokens, h) > limit) c.overflow = true;
+    if (ftmem__mul(&c, ftmem__mul(&c, widest, h), shape->model->layers) > limit << 4) c.overflow = true;
+    if (!c.overflow) return FTMEM_OK;
+    return ftmem__fail(error, FTMEM_E_OVERFLOW, "job", "", "The dimensions of this job multiply to more than 2^52 elements in one tensor; check batch, sequence and model sizes.");
+}
+
+static bool shape_too_wide(const ftmem_model *m)
+{
+    const int64_t limit = (int64_t)1 << 31;
+    return m->hidden > limit || m->ffn > limit || m->vocab > limit || m->heads > limit || m->head_dim > limit;
+}
+
+ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error)
+{
+    const ftmem_model *m = &c->model;
+    memset(shape, 0, sizeof *shape);
+    if (shape_too_wide(m)) return ftmem__fail(error, FTMEM_E_RANGE, "model", m->name, "A dimension of the model is larger than 2^31.");
+    shape->model = m;
+    shape->adapter = &c->adapter;
+    shape->job = &c->job;
+    shape->family = ftmem__family_of(m);
+    shape->b = c->job.micro_batch;
+    shape->s = c->job.sequence;
+    shape->tokens = shape->b * shape->s;
+    shape->h = m->hidden;
+    shape->f = m->ffn;
+    shape->q = m->heads * m->head_dim;
+    shape->kv = m->kv_heads * m->head_dim;
+    shape->vocab = m->vocab;
+    shape->heads = m->heads;
+    shape->kv_heads = m->kv_heads;
+    shape->d = m->head_dim;
+    shape->rotary = m->rotary_dim;
+    shape_training(shape);
+    shape_dtypes(shape);
+    shape_masks(shape);
+    return shape_check(shape, error);
+}

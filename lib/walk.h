@@ -1,0 +1,60 @@
+/*
+ * The walk: segments (embedding, each kind of block, head and loss) are simulated once each on a tape, and a step is put
+ * together from them. Within a run of equal blocks memory is linear in the block's index, so a block's figures are
+ * relative: what it peaks at and what it leaves behind.
+ */
+#ifndef FTMEM_WALK_H
+#define FTMEM_WALK_H
+
+#include "lower.h"
+
+/* Passes over one segment. */
+enum { FTMEM__PASS_FORWARD, FTMEM__PASS_BACKWARD, FTMEM__PASS_BACKWARD_LATER, FTMEM__PASS_EVAL, FTMEM__PASS_END };
+enum { FTMEM__SEGMENT_EMBED = -1, FTMEM__SEGMENT_HEAD = -2 }; /* instead of a block kind's index */
+
+typedef struct ftmem__figure {
+    int64_t peak, delta; /* bytes above the start, and left at the end */
+    int32_t event;       /* of the peak; 0: at the start */
+} ftmem__figure;
+
+/* One kind of block: equal in everything that matters. */
+typedef struct ftmem__kind {
+    uint8_t kind;        /* ftmem_model.layer_kind */
+    bool trained, adapted, in_grad, out_grad, in_kept, backward;
+    uint8_t in_dtype, out_dtype;
+    int64_t in_bytes, born_bytes, cache_bytes; /* born: kept by autograd, counted as born in this block */
+    double flops_forward, flops_backward;
+    int64_t layers;      /* how many blocks are of this kind */
+    ftmem__figure pass[FTMEM__PASS_END];
+} ftmem__kind;
+enum { FTMEM__MAX_KINDS = 12 };
+
+typedef struct ftmem__ends { /* embedding or head */
+    ftmem__figure pass[FTMEM__PASS_END];
+    ftmem__figure loss, eval_loss; /* head: the loss part of forward */
+    int64_t released_bytes; /* embedding: what the base model's frame lets go when it returns */
+    int64_t mask_bytes, held_bytes, kept_bytes, cache_bytes, logits_bytes, table_bytes;
+    int64_t after_norm;     /* head: left after the final norm */
+    int64_t norm_peak;
+    double flops_forward, flops_backward;
+    bool out_grad;
+    uint8_t out_dtype;
+    bool aliased;           /* the stream is the embedding's own tensor, which the frame holds */
+} ftmem__ends;
+
+typedef struct ftmem__walk {
+    ftmem__shape shape;
+    ftmem__params params;
+    ftmem__kind kind[FTMEM__MAX_KINDS];
+    int32_t kinds;
+    uint8_t of_layer[FTMEM_MAX_LAYERS];
+    ftmem__ends embed, head;
+    ftmem__tape tape;      /* scratch, used by one segment at a time */
+    bool exhausted;
+} ftmem__walk;
+
+ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error);
+/* Runs one pass of one segment again and calls back at an event; event 0 calls back at the end of the pass. */
+void ftmem__walk_again(ftmem__walk *walk, int32_t segment, int32_t pass, int32_t event, ftmem__capture *capture, void *context);
+
+#endif
