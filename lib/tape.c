@@ -44,7 +44,7 @@ void ftmem__tape_start(ftmem__tape *tape, int64_t big_cols)
 {
     memset(tape, 0, offsetof(ftmem__tape, stores));
     tape->big_cols = big_cols;
-    tape->free_head = tape->grad_in = -1;
+    tape->free_head = tape->grad_in = tape->result = -1;
     tape->birth = FTMEM_CLASS_KEPT;
     tape->mode = FTMEM__RECORD;
     tape->stop_after = -1;

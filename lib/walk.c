@@ -94,6 +94,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
         if (kind->in_kept) kind->born_bytes -= kind->in_bytes;
         kind->flops_forward = tape->flops;
     }
+    tape->result = out.store;
     walk_end(walk, probe);
     return walk_figure(tape, base);
 }
@@ -191,14 +192,14 @@ static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__
 
 static ftmem__figure walk_block_backward(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_probe *probe)
 {
-    return kind->backward ? walk_checkpointed_backward(walk, kind, pass, probe) : walk_plain_backward(walk, kind, pass, probe);
+    return kind->recomputed ? walk_checkpointed_backward(walk, kind, pass, probe) : walk_plain_backward(walk, kind, pass, probe);
 }
 
 static void walk_block(ftmem__walk *walk, ftmem__kind *kind)
 {
     const ftmem_job *job = walk->shape.job;
     walk->params.segment = (int32_t)(kind - walk->kind);
-    kind->pass[FTMEM__PASS_FORWARD] = walk_block_forward(walk, kind, kind->backward, FTMEM__PASS_FORWARD, NULL);
+    kind->pass[FTMEM__PASS_FORWARD] = walk_block_forward(walk, kind, kind->recomputed, FTMEM__PASS_FORWARD, NULL);
     if (job->eval == FTMEM_ON) kind->pass[FTMEM__PASS_EVAL] = walk_block_forward(walk, kind, false, FTMEM__PASS_EVAL, NULL);
     if (!kind->out_grad) return;
     kind->pass[FTMEM__PASS_BACKWARD] = walk_block_backward(walk, kind, FTMEM__PASS_BACKWARD, NULL);
@@ -216,11 +217,11 @@ static bool walk_layer(ftmem__walk *walk, int64_t layer, bool in_grad, uint8_t i
     want.adapted = ftmem__shape_layer_adapted(&walk->shape, layer);
     want.in_grad = in_grad;
     want.in_dtype = in_dtype;
-    want.backward = walk_recomputed(walk, layer);
+    want.recomputed = walk_recomputed(walk, layer);
     for (i = 0; i < walk->kinds; i++) {
         ftmem__kind *k = &walk->kind[i];
         if (k->kind == want.kind && k->trained == want.trained && k->adapted == want.adapted && k->in_grad == want.in_grad && k->in_dtype == want.in_dtype &&
-            k->backward == want.backward)
+            k->recomputed == want.recomputed)
             break;
     }
     if (i == FTMEM__MAX_KINDS) return false;
@@ -265,6 +266,7 @@ static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t pass, const w
     if (pass == FTMEM__PASS_FORWARD && !probe) low.params = &walk->params;
     x = ftmem__low_embed(&low, &p);
     if (pass == FTMEM__PASS_FORWARD) walk_embed_parts(walk, &p, x);
+    tape->result = x.store;
     walk_end(walk, probe);
     f = walk_figure(tape, 0);
     if (pass != FTMEM__PASS_FORWARD) return f;
@@ -370,6 +372,7 @@ static void walk_head_forward(ftmem__walk *walk, int32_t pass, uint8_t in_dtype,
     loss = walk_head_run(walk, &low, x, probe ? NULL : ends, &normed);
     f = walk_figure(tape, base);
     flops = tape->flops;
+    tape->result = -1;
     walk_end(walk, probe);
     if (probe) return;
     if (pass == FTMEM__PASS_EVAL) {
@@ -485,6 +488,6 @@ void ftmem__walk_again(ftmem__walk *walk, int32_t segment, int32_t pass, int32_t
     } else if (backward) {
         walk_block_backward(walk, &walk->kind[segment], pass, &probe);
     } else {
-        walk_block_forward(walk, &walk->kind[segment], walk->kind[segment].backward && pass == FTMEM__PASS_FORWARD, pass, &probe);
+        walk_block_forward(walk, &walk->kind[segment], walk->kind[segment].recomputed && pass == FTMEM__PASS_FORWARD, pass, &probe);
     }
 }

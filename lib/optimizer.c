@@ -1,0 +1,110 @@
+/* Optimizers: what each keeps for a trained tensor, and what its step needs besides. */
+#include "step.h"
+
+/* bitsandbytes optim/optimizer.py: two states of one byte an element with fp32 maxima of blocks of 256; tensors under
+   4096 elements keep fp32 states; paged states of 1e5 elements and more are managed memory, unseen by torch. */
+static int64_t optimizer_8bit(int64_t n, bool paged, int64_t *hidden)
+{
+    int64_t maxima = 2 * ftmem__round512((n + 255) / 256 * 4);
+    if (n < 4096) return 2 * ftmem__round512(4 * n);
+    if (!paged || n < 100000) return 2 * ftmem__round512(n) + maxima;
+    *hidden += 2 * n;
+    return maxima;
+}
+
+static int64_t optimizer_paged32(int64_t n, int64_t *hidden)
+{
+    if (n < 100000) return 2 * ftmem__round512(4 * n);
+    *hidden += 8 * n;
+    return 0;
+}
+
+/* transformers optimization.py Adafactor: a row and a column vector of fp32 for matrices, one fp32 tensor for vectors. */
+static int64_t optimizer_adafactor(const ftmem__param *p, int64_t n)
+{
+    if (p->rows <= 1) return ftmem__round512(4 * n);
+    return ftmem__round512(4 * p->rows) + ftmem__round512(4 * (n / p->rows));
+}
+
+static int64_t optimizer_states(const ftmem_job *job, const ftmem__param *p, int32_t dtype, int64_t *hidden)
+{
+    int64_t one = ftmem__round512(ftmem__bytes(dtype, p->n));
+    switch (job->optimizer) {
+    case FTMEM_ADAMW_8BIT: return optimizer_8bit(p->n, false, hidden);
+    case FTMEM_PAGED_ADAMW_8BIT: return optimizer_8bit(p->n, true, hidden);
+    case FTMEM_PAGED_ADAMW_32BIT: return optimizer_paged32(p->n, hidden);
+    case FTMEM_SGD: return 0;
+    case FTMEM_SGD_MOMENTUM: return one;
+    case FTMEM_ADAFACTOR: return optimizer_adafactor(p, p->n);
+    case FTMEM_ADAMW_FUSED: return 2 * one + 512; /* its step counter is a GPU tensor */
+    default: return 2 * one;
+    }
+}
+
+/* Adafactor's step on one tensor: fp32 copies of gradient and weight, the update and its square. */
+static int64_t optimizer_adafactor_step(const ftmem__param *p)
+{
+    return 3 * ftmem__round512(4 * p->n);
+}
+
+/* foreach holds one more copy of all trained tensors (the square roots); the loop, of one tensor at a time. */
+static void optimizer_step_bytes(ftmem__totals *t, const ftmem_job *job, const ftmem__param *p, int32_t dtype, int64_t count)
+{
+    int64_t one = ftmem__round512(ftmem__bytes(dtype, p->n)), need = 0;
+    if (job->optimizer == FTMEM_ADAMW) {
+        t->step_bytes += one * count;
+        return;
+    }
+    if (job->optimizer == FTMEM_ADAMW_LOOP) need = one;
+    if (job->optimizer == FTMEM_ADAFACTOR) need = optimizer_adafactor_step(p);
+    if (need > t->step_bytes) t->step_bytes = need;
+}
+
+static void optimizer_add(ftmem__totals *t, const ftmem_job *job, const ftmem__param *p, int64_t count)
+{
+    bool master = job->master_weights == FTMEM_ON && p->dtype != FTMEM_FP32;
+    int32_t dtype = master ? FTMEM_FP32 : p->dtype;
+    int64_t hidden = 0;
+    t->trainable += p->n * count;
+    t->tensors += count;
+    t->gradient_bytes += p->bytes * count;
+    if (master) t->master_bytes += ftmem__round512(4 * p->n) * count;
+    t->state_bytes += optimizer_states(job, p, dtype, &hidden) * count;
+    t->state_hidden_bytes += hidden * count;
+    optimizer_step_bytes(t, job, p, dtype, count);
+}
+
+int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param)
+{
+    return param->segment >= 0 ? walk->kind[param->segment].layers : 1;
+}
+
+/* What the process holds before the first step besides weights: rotation frequencies (twice), token ids, labels, mask. */
+static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
+{
+    const ftmem__shape *shape = &walk->shape;
+    const ftmem_job *job = shape->job;
+    int64_t ids = job->mask == FTMEM_MASK_PADDED ? 3 : 2;
+    bool rope = shape->family->positions <= FTMEM__ROPE_INTERLEAVED && shape->model->alibi != FTMEM_ON;
+    t->buffer_bytes = rope ? 2 * ftmem__round512(shape->rotary / 2 * 4) : 0;
+    t->batch_bytes = ids * ftmem__round512(8 * shape->tokens);
+    t->eval_batch_bytes = ids * ftmem__round512(8 * job->eval_batch * shape->s);
+    t->workspace_bytes = job->cublas_workspace == FTMEM_OFF ? 0 : job->gpu.sm_arch >= 90 ? (int64_t)32 << 20 : 8519680; /* truth: 8.125 MiB, 32 on sm90 */
+}
+
+void ftmem__totals_fill(ftmem__totals *t, const ftmem__walk *walk)
+{
+    int32_t i;
+    memset(t, 0, sizeof *t);
+    for (i = 0; i < walk->params.count; i++) {
+        const ftmem__param *p = &walk->params.at[i];
+        int64_t count = ftmem__param_count(walk, p);
+        t->weight_bytes[p->tensor_class] += p->bytes * count;
+        if (p->base) t->parameters += p->n * count;
+        else t->adapters += p->n * count;
+        if (p->trained) optimizer_add(t, walk->shape.job, p, count);
+    }
+    optimizer_batch(t, walk);
+    t->resident = t->buffer_bytes + t->batch_bytes;
+    for (i = 0; i < FTMEM_CLASS_END; i++) t->resident += t->weight_bytes[i];
+}

@@ -1,0 +1,239 @@
+/* What is alive at the peak: the segment that runs is walked again up to that moment, and the tapes are read. */
+#include "step.h"
+
+enum { REPORT_KINDS = 64 };
+typedef struct report {
+    ftmem__step *step;
+    ftmem_memory *memory;
+    ftmem_tensor kind[REPORT_KINDS];
+    int32_t count;
+    int64_t times;       /* how many blocks a tape stands for */
+    bool others;         /* a finished forward: the result belongs to the next segment */
+    bool keep_result;
+    const char *op, *part;
+} report;
+
+/* The same shape, dtype and origin are one line; when lines run out the classes still get their bytes. */
+static void report_tensor(report *r, const ftmem_tensor *t)
+{
+    int32_t i;
+    r->memory->at_peak[t->tensor_class] += t->bytes;
+    for (i = 0; i < r->count; i++) {
+        ftmem_tensor *k = &r->kind[i];
+        if (k->tensor_class != t->tensor_class || k->dtype != t->dtype || k->dims[0] != t->dims[0] || k->dims[1] != t->dims[1] || k->op != t->op || k->part != t->part) continue;
+        k->bytes += t->bytes;
+        k->count += t->count;
+        return;
+    }
+    if (r->count < REPORT_KINDS) r->kind[r->count++] = *t;
+}
+
+static void report_store(report *r, const ftmem__store *s)
+{
+    ftmem_tensor t = {0};
+    t.bytes = (uint64_t)(s->bytes * r->times);
+    t.count = r->times;
+    t.dims[0] = s->rows;
+    t.dims[1] = s->cols;
+    t.tensor_class = s->tensor_class;
+    t.dtype = s->dtype;
+    t.op = ftmem__op_name(s->op);
+    t.part = ftmem__part_name(s->part);
+    report_tensor(r, &t);
+}
+
+static void report_tape(void *context, const ftmem__tape *tape, ftmem__op op)
+{
+    report *r = context;
+    int16_t i;
+    if (op != FTMEM__OP_END) {
+        r->op = ftmem__op_name(op);
+        r->part = ftmem__part_name(tape->part);
+    }
+    for (i = 0; i < tape->high; i++) {
+        if (tape->stores[i].refs <= 0) continue;
+        if (r->others && i == tape->result && !r->keep_result) continue;
+        report_store(r, &tape->stores[i]);
+    }
+}
+
+static void report_bytes(report *r, int32_t tensor_class, int64_t bytes, ftmem__op op, int32_t part)
+{
+    ftmem_tensor t = {0};
+    if (bytes <= 0) return;
+    t.bytes = (uint64_t)bytes;
+    t.count = 1;
+    t.dims[0] = bytes;
+    t.tensor_class = tensor_class;
+    t.dtype = FTMEM_INT8;
+    t.op = ftmem__op_name(op);
+    t.part = ftmem__part_name(part);
+    report_tensor(r, &t);
+}
+
+static int32_t report_part_of(int32_t role)
+{
+    if (role <= FTMEM_ROLE_O) return FTMEM__PART_ATTENTION;
+    if (role <= FTMEM_ROLE_DOWN) return FTMEM__PART_MLP;
+    if (role == FTMEM_ROLE_HEAD) return FTMEM__PART_HEAD;
+    return role == FTMEM_ROLE_NORM ? FTMEM__PART_NORM : FTMEM__PART_EMBEDDING;
+}
+
+static void report_param(report *r, const ftmem__param *p, int32_t tensor_class, int64_t count, int64_t bytes, ftmem__op op)
+{
+    ftmem_tensor t = {0};
+    t.bytes = (uint64_t)(bytes * count);
+    t.count = count;
+    t.dims[0] = p->rows ? p->rows : p->n;
+    t.dims[1] = p->rows ? p->n / p->rows : 0;
+    t.tensor_class = tensor_class;
+    t.dtype = p->dtype;
+    t.op = ftmem__op_name(op);
+    t.part = ftmem__part_name(report_part_of(p->role));
+    if (count > 0) report_tensor(r, &t);
+}
+
+/* How many blocks of a kind lie in [from, to). */
+static int64_t report_layers(const ftmem__walk *walk, int32_t kind, int64_t from, int64_t to)
+{
+    int64_t i, n = 0;
+    for (i = from; i < to; i++) n += walk->of_layer[i] == kind;
+    return n;
+}
+
+/* Gradients that are there: of blocks above the running one, of the head; all of them in later micro-batches and at the step. */
+static void report_gradients(report *r)
+{
+    const ftmem__walk *walk = r->step->walk;
+    const ftmem__moment *m = &r->step->peak;
+    int64_t layers = walk->shape.model->layers, from = layers;
+    bool backward = m->pass == FTMEM__PASS_BACKWARD, all = m->later_micro || m->phase == FTMEM_PHASE_OPTIMIZER || m->phase == FTMEM_PHASE_OPTIMIZER2, head = all;
+    int32_t i;
+    if (all) from = 0;
+    else if (backward && m->segment == FTMEM__SEGMENT_EMBED) from = 0;
+    else if (backward && m->layer >= 0) from = m->layer + 1;
+    if (backward && m->segment != FTMEM__SEGMENT_HEAD) head = true;
+    for (i = 0; i < walk->params.count; i++) {
+        const ftmem__param *p = &walk->params.at[i];
+        int64_t count = 0;
+        if (!p->trained) continue;
+        if (p->segment >= 0) count = report_layers(walk, p->segment, from, layers);
+        else if (p->segment == FTMEM__SEGMENT_HEAD || (p->role == FTMEM_ROLE_EMBED && walk->shape.tied && p->base)) count = head;
+        else count = all;
+        report_param(r, p, FTMEM_CLASS_GRADIENTS, count, p->bytes, FTMEM__OP_GRADIENT);
+    }
+}
+
+static void report_weights(report *r)
+{
+    const ftmem__walk *walk = r->step->walk;
+    const ftmem__totals *t = &r->step->totals;
+    const ftmem__moment *m = &r->step->peak;
+    bool states = m->phase >= FTMEM_PHASE_OPTIMIZER;
+    bool eval = m->phase == FTMEM_PHASE_EVAL;
+    int32_t i;
+    for (i = 0; i < walk->params.count; i++) {
+        const ftmem__param *p = &walk->params.at[i];
+        report_param(r, p, p->tensor_class, ftmem__param_count(walk, p), p->bytes, FTMEM__OP_PARAMETER);
+    }
+    report_bytes(r, FTMEM_CLASS_BUFFERS, t->buffer_bytes + (eval ? t->eval_batch_bytes : t->batch_bytes), FTMEM__OP_TABLE, FTMEM__PART_BATCH);
+    report_bytes(r, FTMEM_CLASS_MASTER, m->phase == FTMEM_PHASE_LOAD ? 0 : t->master_bytes, FTMEM__OP_STATE, FTMEM__PART_OPTIMIZER);
+    report_bytes(r, FTMEM_CLASS_STATES, states ? t->state_bytes : 0, FTMEM__OP_STATE, FTMEM__PART_OPTIMIZER);
+    report_bytes(r, FTMEM_CLASS_WORKSPACE, m->phase == FTMEM_PHASE_LOAD ? 0 : t->workspace_bytes * (m->workspaces_both ? 2 : 1), FTMEM__OP_CUBLAS, FTMEM__PART_OPTIMIZER);
+}
+
+static void report_again(report *r, int32_t segment, int32_t pass, int32_t event, int64_t times, bool keep_result)
+{
+    if (times <= 0) return;
+    r->times = times;
+    r->others = event == 0;
+    r->keep_result = keep_result;
+    ftmem__walk_again(r->step->walk, segment, pass, event, report_tape, r);
+}
+
+/* Activations of the segments that have run forward and not yet backward. */
+static void report_kept(report *r)
+{
+    const ftmem__walk *walk = r->step->walk;
+    const ftmem__moment *m = &r->step->peak;
+    int64_t done = m->layer >= 0 ? m->layer : walk->shape.model->layers;
+    int32_t k;
+    if (m->pass < 0 || m->pass == FTMEM__PASS_EVAL) return;
+    if (m->segment == FTMEM__SEGMENT_EMBED && m->pass == FTMEM__PASS_FORWARD) return;
+    if (m->segment != FTMEM__SEGMENT_EMBED) {
+        for (k = 0; k < walk->kinds; k++) report_again(r, k, FTMEM__PASS_FORWARD, 0, report_layers(walk, k, 0, done), false);
+        report_again(r, FTMEM__SEGMENT_EMBED, FTMEM__PASS_FORWARD, 0, 1, false);
+    }
+}
+
+static void report_running(report *r)
+{
+    const ftmem__moment *m = &r->step->peak;
+    r->part = ftmem__part_name(FTMEM__PART_OPTIMIZER);
+    r->op = ftmem__op_name(FTMEM__OP_STEP);
+    if (m->pass < 0) {
+        if (m->phase == FTMEM_PHASE_OPTIMIZER || m->phase == FTMEM_PHASE_OPTIMIZER2) report_bytes(r, FTMEM_CLASS_TEMPORARY, r->step->totals.step_bytes, FTMEM__OP_STEP, FTMEM__PART_OPTIMIZER);
+        return;
+    }
+    report_again(r, m->segment, m->pass, m->event ? m->event : -1, 1, true);
+}
+
+static void report_largest(report *r)
+{
+    ftmem_memory *memory = r->memory;
+    int32_t i, j, best;
+    for (i = 0; i < FTMEM_TENSOR_CAPACITY && i < r->count; i++) {
+        best = i;
+        for (j = i + 1; j < r->count; j++)
+            if (r->kind[j].bytes > r->kind[best].bytes) best = j;
+        memory->largest[i] = r->kind[best];
+        r->kind[best] = r->kind[i];
+    }
+    memory->largest_count = i;
+}
+
+/* What the collection cannot attribute (held logits, tensors freed between segments) is a temporary, so that parts sum to the whole. */
+static void report_balance(report *r)
+{
+    ftmem_memory *memory = r->memory;
+    uint64_t sum = 0, *temporary = &memory->at_peak[FTMEM_CLASS_TEMPORARY], *kept = &memory->at_peak[FTMEM_CLASS_KEPT];
+    int32_t i;
+    for (i = 0; i < FTMEM_CLASS_END; i++) sum += memory->at_peak[i];
+    if (sum <= memory->allocated.expected) {
+        *temporary += memory->allocated.expected - sum;
+        return;
+    }
+    sum -= memory->allocated.expected;
+    if (*temporary >= sum) *temporary -= sum;
+    else if (*kept >= sum) *kept -= sum;
+    else memory->allocated.expected += sum;
+}
+
+static void report_components(ftmem_memory *m)
+{
+    const uint64_t *at = m->at_peak;
+    m->weights_bytes = at[FTMEM_CLASS_WEIGHTS] + at[FTMEM_CLASS_QUANTIZED] + at[FTMEM_CLASS_ADAPTERS];
+    m->gradients_bytes = at[FTMEM_CLASS_GRADIENTS];
+    m->states_bytes = at[FTMEM_CLASS_STATES] + at[FTMEM_CLASS_MASTER];
+    m->activations_bytes = at[FTMEM_CLASS_KEPT] + at[FTMEM_CLASS_RECOMPUTED] + at[FTMEM_CLASS_LOGITS] + at[FTMEM_CLASS_TEMPORARY];
+    m->overhead_bytes = at[FTMEM_CLASS_BUFFERS] + at[FTMEM_CLASS_WORKSPACE];
+}
+
+void ftmem__report(ftmem__step *step, ftmem_memory *memory)
+{
+    report r;
+    memset(&r, 0, sizeof r);
+    r.step = step;
+    r.memory = memory;
+    report_weights(&r);
+    report_gradients(&r);
+    report_kept(&r);
+    report_running(&r);
+    report_balance(&r);
+    report_largest(&r);
+    report_components(memory);
+    memory->peak_phase = step->peak.phase;
+    memory->peak_layer = step->peak.layer;
+    memory->peak_op = r.op;
+    memory->peak_part = r.part;
+}

@@ -1,0 +1,184 @@
+#include "step.h"
+
+/* The running total while a step is walked. */
+typedef struct step_run {
+    ftmem__step *step;
+    const ftmem__walk *walk;
+    int64_t level;     /* alive now, the running segment not counted beyond what it started with */
+    int64_t held;      /* logits that the loop holds from an earlier forward */
+    int64_t frame;     /* the embedding, held by the base model's frame beyond its use */
+    int32_t first;     /* FTMEM_PHASE_FORWARD or FTMEM_PHASE_FORWARD2 */
+    bool later_micro, both;
+} step_run;
+
+static void step_moment(step_run *run, int32_t phase, ftmem__figure f, int32_t segment, int32_t pass, int32_t layer)
+{
+    ftmem__moment m;
+    m.bytes = run->level + f.peak;
+    m.phase = phase;
+    m.segment = segment;
+    m.pass = pass;
+    m.event = f.event;
+    m.layer = layer;
+    m.later_micro = run->later_micro;
+    m.workspaces_both = run->both;
+    if (m.bytes > run->step->phase[phase].bytes) run->step->phase[phase] = m;
+}
+
+static void step_pass(step_run *run, int32_t phase, ftmem__figure f, int32_t segment, int32_t pass, int32_t layer)
+{
+    step_moment(run, phase, f, segment, pass, layer);
+    run->level += f.delta;
+}
+
+static void step_blocks_forward(step_run *run, int32_t phase, int32_t pass)
+{
+    const ftmem__walk *walk = run->walk;
+    int64_t i;
+    for (i = 0; i < walk->shape.model->layers; i++) {
+        const ftmem__kind *kind = &walk->kind[walk->of_layer[i]];
+        step_pass(run, phase, kind->pass[pass], walk->of_layer[i], pass, (int32_t)i);
+        if (i > 0 || !walk->embed.aliased || (kind->in_kept && pass == FTMEM__PASS_FORWARD)) continue;
+        run->frame = kind->in_bytes;
+        run->level += run->frame;
+    }
+}
+
+static int64_t step_cache(const ftmem__walk *walk)
+{
+    int64_t sum = walk->embed.cache_bytes + walk->head.cache_bytes;
+    int32_t k;
+    for (k = 0; k < walk->kinds; k++) sum += walk->kind[k].cache_bytes * walk->kind[k].layers;
+    return sum;
+}
+
+/* Forward and loss of one micro-batch. */
+static void step_forward(step_run *run)
+{
+    const ftmem__walk *walk = run->walk;
+    int64_t released = walk->embed.released_bytes;
+    ftmem__figure norm = walk->head.pass[FTMEM__PASS_FORWARD];
+    step_pass(run, run->first, walk->embed.pass[FTMEM__PASS_FORWARD], FTMEM__SEGMENT_EMBED, FTMEM__PASS_FORWARD, -1);
+    step_blocks_forward(run, run->first, FTMEM__PASS_FORWARD);
+    norm.peak = walk->head.norm_peak;
+    step_moment(run, run->first, norm, FTMEM__SEGMENT_HEAD, FTMEM__PASS_FORWARD, -1);
+    if (walk->shape.job->recompute != FTMEM_RECOMPUTE_NONE) released -= walk->embed.mask_bytes;
+    run->level -= released + run->frame;
+    run->frame = 0;
+    step_moment(run, run->first, walk->head.pass[FTMEM__PASS_FORWARD], FTMEM__SEGMENT_HEAD, FTMEM__PASS_FORWARD, -1);
+    step_pass(run, run->first + 1, walk->head.loss, FTMEM__SEGMENT_HEAD, FTMEM__PASS_FORWARD, -1);
+    run->level -= step_cache(walk) + run->held;
+    run->held = walk->head.logits_bytes;
+}
+
+static void step_backward(step_run *run)
+{
+    const ftmem__walk *walk = run->walk;
+    int32_t pass = run->later_micro ? FTMEM__PASS_BACKWARD_LATER : FTMEM__PASS_BACKWARD, phase = run->first + 2;
+    int64_t i;
+    if (!walk->head.out_grad) return;
+    step_pass(run, phase, walk->head.pass[pass], FTMEM__SEGMENT_HEAD, pass, -1);
+    for (i = walk->shape.model->layers - 1; i >= 0; i--) {
+        const ftmem__kind *kind = &walk->kind[walk->of_layer[i]];
+        if (!kind->out_grad) return;
+        step_pass(run, phase, kind->pass[pass], walk->of_layer[i], pass, (int32_t)i);
+    }
+    if (walk->embed.out_grad) step_pass(run, phase, walk->embed.pass[pass], FTMEM__SEGMENT_EMBED, pass, -1);
+}
+
+static void step_optimizer(step_run *run)
+{
+    const ftmem__totals *t = &run->step->totals;
+    ftmem__figure f = {0, 0, 0};
+    f.peak = t->step_bytes;
+    step_moment(run, run->first + 3, f, 0, -1, -1);
+}
+
+/* One optimizer step: its micro-batches (the second stands for all later ones), then the update. */
+static void step_once(step_run *run, int64_t states)
+{
+    const ftmem__totals *t = &run->step->totals;
+    int64_t base = t->resident + t->master_bytes + states, micro;
+    int64_t micros = run->walk->shape.job->accumulation > 1 ? 2 : 1;
+    bool first_step = run->first == FTMEM_PHASE_FORWARD;
+    for (micro = 0; micro < micros; micro++) {
+        run->later_micro = micro > 0;
+        run->both = !first_step || micro > 0;
+        run->level = base + t->workspace_bytes * (run->both ? 2 : 1) + (run->later_micro ? t->gradient_bytes : 0) + run->held;
+        step_forward(run);
+        if (!run->both) run->level += t->workspace_bytes;
+        run->both = true;
+        step_backward(run);
+    }
+    run->level = t->resident + t->master_bytes + t->state_bytes + t->gradient_bytes + 2 * t->workspace_bytes + run->held;
+    step_optimizer(run);
+    if (run->walk->shape.job->loss != FTMEM_LOSS_LOOP) run->held = 0;
+}
+
+/* Evaluation under no_grad. With logits kept, two batches stand for all: the first one's logits beside the second
+   forward, then old, new and joined together. */
+static void step_eval(step_run *run)
+{
+    const ftmem__walk *walk = run->walk;
+    const ftmem__totals *t = &run->step->totals;
+    const ftmem_job *job = walk->shape.job;
+    ftmem__figure joined = {0, 0, 0};
+    int64_t logits = 0, tokens = job->eval_batch * walk->shape.s;
+    run->first = FTMEM_PHASE_EVAL;
+    run->both = true;
+    run->later_micro = false;
+    run->frame = 0;
+    run->level = t->resident - t->batch_bytes + t->eval_batch_bytes + t->master_bytes + t->state_bytes + 2 * t->workspace_bytes;
+    if (job->eval_keep_logits == FTMEM_ON) logits = ftmem__round512(ftmem__bytes(walk->shape.autocast ? FTMEM_FP32 : walk->shape.dtype, tokens * walk->shape.vocab));
+    joined.peak = 4 * logits;
+    step_moment(run, FTMEM_PHASE_EVAL, joined, 0, -1, -1);
+    run->level += logits;
+    step_pass(run, FTMEM_PHASE_EVAL, walk->embed.pass[FTMEM__PASS_EVAL], FTMEM__SEGMENT_EMBED, FTMEM__PASS_EVAL, -1);
+    step_blocks_forward(run, FTMEM_PHASE_EVAL, FTMEM__PASS_EVAL);
+    run->level -= walk->embed.pass[FTMEM__PASS_EVAL].delta > 0 ? run->frame : 0;
+    step_moment(run, FTMEM_PHASE_EVAL, walk->head.pass[FTMEM__PASS_EVAL], FTMEM__SEGMENT_HEAD, FTMEM__PASS_EVAL, -1);
+    step_moment(run, FTMEM_PHASE_EVAL, walk->head.eval_loss, FTMEM__SEGMENT_HEAD, FTMEM__PASS_EVAL, -1);
+}
+
+static void step_still(step_run *run, int32_t phase, int64_t level)
+{
+    ftmem__figure f = {0, 0, 0};
+    run->level = level;
+    step_moment(run, phase, f, 0, -1, -1);
+}
+
+static void step_kept(ftmem__step *step)
+{
+    const ftmem__walk *walk = step->walk;
+    int32_t k;
+    int64_t middle = walk->shape.model->layers / 2;
+    step->kept_bytes = walk->embed.kept_bytes + walk->head.kept_bytes;
+    step->flops_forward = walk->head.flops_forward;
+    step->flops_backward = walk->head.flops_backward;
+    for (k = 0; k < walk->kinds; k++) {
+        const ftmem__kind *kind = &walk->kind[k];
+        step->kept_bytes += (kind->born_bytes + (kind->in_kept ? 0 : 0)) * kind->layers;
+        step->flops_forward += kind->flops_forward * (double)kind->layers;
+        step->flops_backward += kind->flops_backward * (double)kind->layers;
+    }
+    step->kept_layer_bytes = walk->kind[walk->of_layer[middle]].born_bytes;
+}
+
+void ftmem__step_run(ftmem__step *step)
+{
+    step_run run = {0};
+    const ftmem__totals *t = &step->totals;
+    int32_t p;
+    run.step = step;
+    run.walk = step->walk;
+    step_kept(step);
+    step_still(&run, FTMEM_PHASE_LOAD, t->resident);
+    run.first = FTMEM_PHASE_FORWARD;
+    step_once(&run, 0);
+    run.first = FTMEM_PHASE_FORWARD2;
+    step_once(&run, t->state_bytes);
+    step_still(&run, FTMEM_PHASE_SAVE, t->resident + t->master_bytes + t->state_bytes + 2 * t->workspace_bytes);
+    if (step->walk->shape.job->eval == FTMEM_ON) step_eval(&run);
+    for (p = 0; p < FTMEM_PHASE_END; p++)
+        if (step->phase[p].bytes > step->peak.bytes) step->peak = step->phase[p];
+}

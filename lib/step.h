@@ -1,0 +1,46 @@
+/* A training run put together from segments: phases, their peaks, and the moment that sets each. */
+#ifndef FTMEM_STEP_H
+#define FTMEM_STEP_H
+
+#include "walk.h"
+
+/* Sums over parameter tensors, each rounded to 512 bytes as it is allocated. */
+typedef struct ftmem__totals {
+    int64_t parameters, trainable, adapters;
+    int64_t weight_bytes[FTMEM_CLASS_END]; /* by class: weights, quantised, adapters */
+    int64_t gradient_bytes, state_bytes, master_bytes;
+    int64_t state_hidden_bytes;            /* paged: outside torch's count */
+    int64_t step_bytes;                    /* temporaries of the optimizer's step */
+    int64_t tensors;                       /* trained ones */
+    int64_t buffer_bytes, batch_bytes, eval_batch_bytes;
+    int64_t workspace_bytes;               /* of one cuBLAS handle */
+    int64_t resident;                      /* weights, buffers, batch */
+} ftmem__totals;
+
+typedef struct ftmem__moment {
+    int64_t bytes;
+    int32_t phase, segment, pass, event;   /* segment and pass as in walk.h; pass -1: no segment is running */
+    int32_t layer;                         /* -1: none */
+    bool later_micro, workspaces_both;     /* gradients of an earlier micro-batch exist; backward's workspace exists */
+} ftmem__moment;
+
+typedef struct ftmem__step {
+    ftmem__walk *walk;
+    const ftmem__case *c;
+    ftmem__totals totals;
+    ftmem__moment phase[FTMEM_PHASE_CAPACITY];
+    ftmem__moment peak;
+    int64_t kept_bytes, kept_layer_bytes;
+    double flops_forward, flops_backward;
+} ftmem__step;
+
+void ftmem__totals_fill(ftmem__totals *totals, const ftmem__walk *walk);
+int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param); /* tensors of this row in the whole model */
+void ftmem__step_run(ftmem__step *step);
+
+/* report.c: what is alive at the peak, by class and by kind of tensor. */
+void ftmem__report(ftmem__step *step, ftmem_memory *memory);
+/* tiers.c: reserved, process, bounds and the verdict. */
+void ftmem__tiers(const ftmem__step *step, ftmem_memory *memory);
+
+#endif
