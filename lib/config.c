@@ -62,7 +62,7 @@ typedef struct config_class {
     const char *type; /* model_type */
     int32_t family;
     const char *values;  /* packed: key, default */
-    const char *aliases; /* packed: other name, key; "!key" if the other name wins */
+    const char *aliases; /* packed: other name, key */
 } config_class;
 
 /* A model type that is known and not modelled, and what it is. */
@@ -178,27 +178,27 @@ static const config_rule config_rules[] = {
     { OF(OPT), "enable_bias", TO(qkv_bias), CONFIG_FLAG },
     { OF(FALCON), "bias", TO(qkv_bias), CONFIG_FLAG },
     { OF(STABLELM), "use_qkv_bias", TO(qkv_bias), CONFIG_FLAG },
-    { OF(QWEN2) | OF(PHI) | OF(GPT2) | OF(GPT_BIGCODE) | OF(BLOOM), NULL, TO(qkv_bias), CONFIG_ON },
+    { OF(QWEN2) | OF(PHI) | OF(GPT2) | OF(GPT_BIGCODE) | OF(BLOOM), "", TO(qkv_bias), CONFIG_ON },
     { ONE_BIAS_KEY | OF(GPT_NEOX), "attention_bias", TO(o_bias), CONFIG_FLAG },
     { OF(STARCODER2), "use_bias", TO(o_bias), CONFIG_FLAG },
     { OF(OPT), "enable_bias", TO(o_bias), CONFIG_FLAG },
     { OF(FALCON), "bias", TO(o_bias), CONFIG_FLAG },
-    { OF(PHI) | OF(GPT2) | OF(GPT_BIGCODE) | OF(BLOOM), NULL, TO(o_bias), CONFIG_ON },
+    { OF(PHI) | OF(GPT2) | OF(GPT_BIGCODE) | OF(BLOOM), "", TO(o_bias), CONFIG_ON },
     { OF(LLAMA) | OF(SMOLLM3) | OF(GRANITE), "mlp_bias", TO(mlp_bias), CONFIG_FLAG },
     { OF(STARCODER2), "use_bias", TO(mlp_bias), CONFIG_FLAG },
     { OF(OPT), "enable_bias", TO(mlp_bias), CONFIG_FLAG },
     { OF(FALCON), "bias", TO(mlp_bias), CONFIG_FLAG },
-    { OF(PHI) | GPT2_LIKE | OF(GPT_NEOX) | OF(BLOOM), NULL, TO(mlp_bias), CONFIG_ON },
-    { OF(PHI) | GPT2_LIKE | OF(GPT_NEOX) | OF(OPT) | OF(BLOOM) | OF(FALCON) | OF(STARCODER2) | OF(STABLELM), NULL, TO(norm_bias), CONFIG_ON },
-    { OF(QWEN3) | OF(GEMMA3) | OF(OLMO2) | OF(OLMO3), NULL, TO(qk_norm), CONFIG_ON },
+    { OF(PHI) | GPT2_LIKE | OF(GPT_NEOX) | OF(BLOOM), "", TO(mlp_bias), CONFIG_ON },
+    { OF(PHI) | GPT2_LIKE | OF(GPT_NEOX) | OF(OPT) | OF(BLOOM) | OF(FALCON) | OF(STARCODER2) | OF(STABLELM), "", TO(norm_bias), CONFIG_ON },
+    { OF(QWEN3) | OF(GEMMA3) | OF(OLMO2) | OF(OLMO3), "", TO(qk_norm), CONFIG_ON },
     { OF(PHI) | OF(STABLELM), "qk_layernorm", TO(qk_norm), CONFIG_FLAG },
     { OF(COHERE), "use_qk_norm", TO(qk_norm), CONFIG_FLAG },
     { OF(GPT_NEOX) | OF(STABLELM), "use_parallel_residual", TO(parallel), CONFIG_FLAG },
     { OF(FALCON), "parallel_attn", TO(parallel), CONFIG_FLAG },
-    { OF(PHI) | OF(GPTJ) | COHERE_LIKE, NULL, TO(parallel), CONFIG_ON },
-    { OF(PHI) | OF(GPTJ), NULL, TO(head_bias), CONFIG_ON },
-    { OF(GRANITE) | COHERE_LIKE, NULL, TO(scaled), CONFIG_ON }, /* a multiplier of 1 is multiplied by all the same */
-    { OF(BLOOM) | OF(MPT), NULL, TO(alibi), CONFIG_ON },
+    { OF(PHI) | OF(GPTJ) | COHERE_LIKE, "", TO(parallel), CONFIG_ON },
+    { OF(PHI) | OF(GPTJ), "", TO(head_bias), CONFIG_ON },
+    { OF(GRANITE) | COHERE_LIKE, "", TO(scaled), CONFIG_ON }, /* a multiplier of 1 is multiplied by all the same */
+    { OF(BLOOM) | OF(MPT), "", TO(alibi), CONFIG_ON },
     { OF(FALCON), "alibi", TO(alibi), CONFIG_FLAG },
 };
 
@@ -304,45 +304,30 @@ static double config_number(const ftmem_entry *entry)
     return entry->type == FTMEM_ENTRY_REAL ? entry->real : (double)entry->integer;
 }
 
-static bool config_equal(const ftmem_entry *a, const ftmem_entry *b)
-{
-    if (a->type == FTMEM_ENTRY_TEXT || b->type == FTMEM_ENTRY_TEXT) return a->type == b->type && a->text && b->text && strcmp(a->text, b->text) == 0;
-    return (a->type == FTMEM_ENTRY_NULL) == (b->type == FTMEM_ENTRY_NULL) && config_number(a) == config_number(b);
-}
-
-/* Looks at the other names of `key`. Two names with two values contradict each other, unless the class lets one win. */
-static ftmem_status config_aliased(const config_source *c, const char *aliases, const char *key, const ftmem_entry **given)
+/* The other names of `key`. One that a file has wins over the key itself, as in transformers. */
+static const ftmem_entry *config_aliased(const config_source *c, const char *aliases, const char *key)
 {
     for (const char *other = aliases; *other;) {
-        const char *target = other + strlen(other) + 1;
-        bool wins = *target == '!';
-        const ftmem_entry *entry = strcmp(target + wins, key) == 0 ? config_given(c, other) : NULL;
-        if (entry && (!*given || (wins && entry->type != FTMEM_ENTRY_NULL)))
-            *given = entry;
-        else if (entry && !wins && !config_equal(entry, *given))
-            return config_fail(c, FTMEM_E_CONFLICT, entry, "another name of the same key has another value");
-        other = target + strlen(target) + 1;
+        const char *target = config_after(other);
+        const ftmem_entry *entry = strcmp(target, key) == 0 ? config_given(c, other) : NULL;
+        if (entry && entry->type != FTMEM_ENTRY_NULL) return entry;
+        other = config_after(target);
     }
-    return FTMEM_OK;
+    return NULL;
 }
 
 /* The value of a key: from the file, or the class default; null if neither has it. */
-static ftmem_status config_lookup(const config_source *c, const char *key, ftmem_entry *found)
+static ftmem_entry config_lookup(const config_source *c, const char *key)
 {
-    const ftmem_entry *given = config_given(c, key);
-    ftmem_status status = config_aliased(c, c->cls->aliases, key, &given);
-    if (status == FTMEM_OK && c->old) status = config_aliased(c, c->old->aliases, key, &given);
-    if (status != FTMEM_OK) return status;
-    memset(found, 0, sizeof *found);
-    found->key = key;
-    if (given) {
-        *found = *given;
-        return FTMEM_OK;
-    }
+    ftmem_entry found;
+    const ftmem_entry *given = config_aliased(c, c->cls->aliases, key);
     const char *value = c->old ? ftmem__packed_value(c->old->values, key) : NULL;
+    if (!given && c->old) given = config_aliased(c, c->old->aliases, key);
+    if (!given) given = config_given(c, key);
+    if (given) return *given;
     if (!value) value = ftmem__packed_value(c->cls->values, key);
-    if (value) ftmem__unpack_one(key, value, found);
-    return FTMEM_OK;
+    ftmem__unpack_one(key, value ? value : "null", &found);
+    return found;
 }
 
 /* --------------------------------------------------------------------------------------------- typed reading */
@@ -375,9 +360,8 @@ static ftmem_status config_bool(const config_source *c, const ftmem_entry *e, bo
 
 static ftmem_status config_flag(const config_source *c, const char *key, bool *value)
 {
-    ftmem_entry e;
-    ftmem_status status = config_lookup(c, key, &e);
-    return status != FTMEM_OK ? status : config_bool(c, &e, value);
+    ftmem_entry e = config_lookup(c, key);
+    return config_bool(c, &e, value);
 }
 
 static ftmem_status config_activation(const config_source *c, const ftmem_entry *e, int32_t *value)
@@ -425,19 +409,18 @@ static ftmem_status config_read_size(const config_source *c, const ftmem_entry *
 static ftmem_status config_apply(const config_source *c, const config_rule *rule, ftmem_model *model)
 {
     char *to = (char *)model + rule->member;
-    ftmem_entry e = { 0 };
-    ftmem_status status = rule->key ? config_lookup(c, rule->key, &e) : FTMEM_OK;
-    int64_t size = 0;
-    double real = 0;
-    int32_t choice = FTMEM_ON;
-    if (status != FTMEM_OK) return status;
+    ftmem_entry e = config_lookup(c, rule->key);
+    ftmem_status status = FTMEM_OK;
     if (rule->read <= CONFIG_POSITIONS) {
+        int64_t size = 0;
         status = config_read_size(c, &e, rule->read, &size);
         memcpy(to, &size, sizeof size);
     } else if (rule->read <= CONFIG_CAP) {
+        double real = 0;
         status = config_read_real(c, &e, rule->read, &real);
         memcpy(to, &real, sizeof real);
     } else {
+        int32_t choice = FTMEM_ON;
         if (rule->read == CONFIG_ACTIVATION) status = config_activation(c, &e, &choice);
         if (rule->read == CONFIG_FLAG) status = config_switch(c, &e, &choice);
         memcpy(to, &choice, sizeof choice);
@@ -471,7 +454,7 @@ static ftmem_status config_apply_all(const config_source *c, ftmem_model *model)
 static const char *config_key_of(const config_source *c, size_t member)
 {
     for (int32_t i = 0; i < FTMEM__COUNT(config_rules); i++)
-        if (config_rules[i].member == member && config_rules[i].key && config_is(c, config_rules[i].families)) return config_rules[i].key;
+        if (config_rules[i].member == member && config_is(c, config_rules[i].families)) return config_rules[i].key;
     return "";
 }
 
@@ -496,14 +479,12 @@ static ftmem_status config_conflict(const config_source *c, const char *key, int
 static ftmem_status config_falcon_heads(const config_source *c, ftmem_model *model)
 {
     bool grouped = false, single = false;
-    ftmem_entry e;
+    ftmem_entry e = config_lookup(c, "num_kv_heads");
     ftmem_status status = config_flag(c, "new_decoder_architecture", &grouped);
     if (status == FTMEM_OK) status = config_flag(c, "multi_query", &single);
-    if (status == FTMEM_OK) status = config_lookup(c, "num_kv_heads", &e);
-    if (status != FTMEM_OK) return status;
-    if (grouped) return config_whole(c, &e, 1 << 16, true, &model->kv_heads);
+    if (status == FTMEM_OK && grouped) return config_whole(c, &e, 1 << 16, true, &model->kv_heads);
     model->kv_heads = single ? 1 : 0;
-    return FTMEM_OK;
+    return status;
 }
 
 static ftmem_status config_kv_heads(const config_source *c, ftmem_model *model)
@@ -532,21 +513,18 @@ static ftmem_status config_heads(const config_source *c, ftmem_model *model)
 }
 
 /* The fraction of a head that rotates: from the rope dictionary, then the family's own key, then its default. */
-static ftmem_status config_rotary_factor(const config_source *c, ftmem_entry *found)
+static ftmem_entry config_rotary_factor(const config_source *c)
 {
     const ftmem_entry *given = config_given(c, "rope_scaling.partial_rotary_factor");
     if (!given) given = config_given(c, "rope_parameters.partial_rotary_factor");
-    if (!given) return config_lookup(c, c->cls->family == FTMEM_GPT_NEOX ? "rotary_pct" : "partial_rotary_factor", found);
-    *found = *given;
-    return FTMEM_OK;
+    return given ? *given : config_lookup(c, c->cls->family == FTMEM_GPT_NEOX ? "rotary_pct" : "partial_rotary_factor");
 }
 
 static ftmem_status config_partly_rotated(const config_source *c, ftmem_model *model)
 {
-    ftmem_entry e;
     double factor = 0;
-    ftmem_status status = config_rotary_factor(c, &e);
-    if (status == FTMEM_OK) status = config_real(c, &e, 1e-9, 1, "it must be a fraction above 0 and up to 1", &factor);
+    ftmem_entry e = config_rotary_factor(c);
+    ftmem_status status = config_real(c, &e, 1e-9, 1, "it must be a fraction above 0 and up to 1", &factor);
     if (status != FTMEM_OK) return status;
     model->rotary_dim = (int64_t)((double)model->head_dim * factor); /* rounded down, as in the code */
     if (model->rotary_dim >= 2 && model->rotary_dim % 2 == 0) return FTMEM_OK;
@@ -555,9 +533,8 @@ static ftmem_status config_partly_rotated(const config_source *c, ftmem_model *m
 
 static ftmem_status config_gptj_rotation(const config_source *c, ftmem_model *model)
 {
-    ftmem_entry e;
-    ftmem_status status = config_lookup(c, "rotary_dim", &e);
-    if (status == FTMEM_OK) status = config_whole(c, &e, model->head_dim, true, &model->rotary_dim);
+    ftmem_entry e = config_lookup(c, "rotary_dim");
+    ftmem_status status = config_whole(c, &e, model->head_dim, true, &model->rotary_dim);
     if (status == FTMEM_OK && model->rotary_dim == 0) model->rotary_dim = model->head_dim;
     return status;
 }
@@ -575,28 +552,23 @@ static ftmem_status config_rotation(const config_source *c, ftmem_model *model)
 
 static ftmem_status config_falcon_norms(const config_source *c, ftmem_model *model)
 {
-    bool grouped = false;
-    ftmem_entry e;
-    ftmem_status status = config_flag(c, "new_decoder_architecture", &grouped);
-    if (status == FTMEM_OK) status = config_lookup(c, "num_ln_in_parallel_attn", &e);
+    bool grouped = false, parallel = model->parallel == FTMEM_ON;
     int64_t norms = 0;
+    ftmem_entry e = config_lookup(c, "num_ln_in_parallel_attn"), attention = config_lookup(c, "parallel_attn");
+    ftmem_status status = config_flag(c, "new_decoder_architecture", &grouped);
     if (status == FTMEM_OK) status = config_whole(c, &e, 2, true, &norms);
     if (status != FTMEM_OK) return status;
-    if (grouped && model->parallel == FTMEM_OFF) {
-        (void)config_lookup(c, "parallel_attn", &e);
-        return config_fail(c, FTMEM_E_CONFLICT, &e, "the new decoder architecture needs parallel attention");
-    }
-    if (norms == 2 && !grouped) return config_fail(c, FTMEM_E_CONFLICT, &e, "two norms need the new decoder architecture");
+    if (grouped && !parallel) return config_fail(c, FTMEM_E_CONFLICT, &attention, "the new decoder architecture needs parallel attention");
+    if (norms == 2 && parallel && !grouped) return config_fail(c, FTMEM_E_CONFLICT, &e, "two norms need the new decoder architecture");
     model->two_norms = grouped && norms != 1 ? FTMEM_ON : FTMEM_OFF;
     return FTMEM_OK;
 }
 
 static ftmem_status config_opt_projection(const config_source *c, const ftmem_model *model)
 {
-    ftmem_entry e;
     int64_t width = 0;
-    ftmem_status status = config_lookup(c, "word_embed_proj_dim", &e);
-    if (status == FTMEM_OK) status = config_whole(c, &e, 1 << 24, true, &width);
+    ftmem_entry e = config_lookup(c, "word_embed_proj_dim");
+    ftmem_status status = config_whole(c, &e, 1 << 24, true, &width);
     if (status == FTMEM_OK && width != 0 && width != model->hidden)
         return config_fail(c, FTMEM_E_UNSUPPORTED, &e, "an embedding narrower than hidden_size (OPT-350M) is not modelled");
     return status;
@@ -617,12 +589,11 @@ static ftmem_status config_blocks(const config_source *c, ftmem_model *model)
 static ftmem_status config_window(const config_source *c, int64_t *window)
 {
     bool used = true;
-    ftmem_entry e;
-    *window = 0;
+    ftmem_entry e = config_lookup(c, "sliding_window");
     ftmem_status status = config_is(c, QWEN_LIKE | OF(SMOLLM3)) ? config_flag(c, "use_sliding_window", &used) : FTMEM_OK;
+    *window = 0;
     if (status != FTMEM_OK || !used) return status;
-    status = config_lookup(c, "sliding_window", &e);
-    return status != FTMEM_OK ? status : config_whole(c, &e, INT64_C(1) << 40, true, window);
+    return config_whole(c, &e, INT64_C(1) << 40, true, window);
 }
 
 /* The number at the end of "layer_types.12", -1 if the key is another one. */
@@ -680,26 +651,20 @@ static ftmem_status config_rotates_item(const config_source *c, const ftmem_entr
    families have a key for it. */
 static ftmem_status config_period(const config_source *c, int64_t *period)
 {
+    const char *value = ftmem__packed_value(c->cls->values, "layer_types");
     ftmem_entry e = { 0 };
-    ftmem_status status = FTMEM_OK;
-    if (config_is(c, OF(GEMMA3) | OF(COHERE2))) status = config_lookup(c, "sliding_window_pattern", &e);
-    if (status == FTMEM_OK && e.type == FTMEM_ENTRY_NULL) {
-        const char *value = ftmem__packed_value(c->cls->values, "layer_types");
-        ftmem__unpack_one("layer_types", value ? value : "null", &e);
-    }
-    return status != FTMEM_OK ? status : config_whole(c, &e, FTMEM_MAX_LAYERS, false, period);
+    if (config_is(c, OF(GEMMA3) | OF(COHERE2))) e = config_lookup(c, "sliding_window_pattern");
+    if (e.type == FTMEM_ENTRY_NULL) ftmem__unpack_one("layer_types", value ? value : "null", &e);
+    return config_whole(c, &e, FTMEM_MAX_LAYERS, false, period);
 }
 
 /* From which layer on a window applies (Qwen), or after how many layers one is full (cycles). */
 static ftmem_status config_layer_rule(const config_source *c, int64_t *first, int64_t *period)
 {
-    ftmem_entry e;
+    ftmem_entry e = config_lookup(c, "max_window_layers");
     *first = *period = 0;
     if (config_is(c, CYCLES)) return config_period(c, period);
-    if (!config_is(c, QWEN_LIKE)) return FTMEM_OK;
-    ftmem_status status = config_lookup(c, "max_window_layers", &e);
-    if (status != FTMEM_OK) return status;
-    if (e.type == FTMEM_ENTRY_INT && e.integer == 0) return FTMEM_OK;
+    if (!config_is(c, QWEN_LIKE) || (e.type == FTMEM_ENTRY_INT && e.integer == 0)) return FTMEM_OK;
     return config_whole(c, &e, INT32_MAX, false, first);
 }
 
@@ -718,11 +683,10 @@ static ftmem_status config_slide(const config_source *c, int64_t window, ftmem_m
 /* SmolLM3: some layers do not rotate, and only those may have a window. no_rope_layers has 1 where a layer does. */
 static ftmem_status config_smollm3_layers(const config_source *c, int64_t window, ftmem_model *model)
 {
-    ftmem_entry e;
     bool given = false;
     int64_t interval = 0;
-    ftmem_status status = config_lookup(c, "no_rope_layer_interval", &e);
-    if (status == FTMEM_OK) status = config_whole(c, &e, INT32_MAX, false, &interval);
+    ftmem_entry e = config_lookup(c, "no_rope_layer_interval");
+    ftmem_status status = config_whole(c, &e, INT32_MAX, false, &interval);
     if (status == FTMEM_OK) status = config_list(c, "no_rope_layers", model->layers, config_rotates_item, model->layer_kind, &given);
     if (status != FTMEM_OK) return status;
     for (int64_t i = 0; i < model->layers; i++) {

@@ -339,6 +339,7 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
     if (walk_has_logits(job)) logits = ftmem__low_logits(low, *normed);
     if (ends) {
         ends->pass[low->training ? FTMEM__PASS_FORWARD : FTMEM__PASS_EVAL] = walk_figure(tape, base);
+        ends->flops_forward = tape->flops;
         ftmem__tape_mark(tape);
     }
     if (job->loss == FTMEM_LOSS_FUSED) {
@@ -380,7 +381,7 @@ static void walk_head_forward(ftmem__walk *walk, int32_t pass, uint8_t in_dtype,
         return;
     }
     ends->loss = f;
-    ends->flops_forward = flops;
+    ends->flops_forward += flops;
     ends->out_grad = loss.grad;
     ends->cache_bytes = walk_cache_only(tape);
     ends->kept_bytes = tape->live - ends->cache_bytes - ends->logits_bytes;

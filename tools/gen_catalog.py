@@ -58,9 +58,8 @@ def load_defaults():
     classes = {}
     for row in read("config_defaults.csv"):
         values, aliases = classes.setdefault(row["model_type"], ({}, {}))
-        kind = re.match(r"alias(!?):(.*)", row["value"])
-        if kind:
-            aliases[row["key"]] = kind[1] + kind[2]
+        if row["value"].startswith("alias:"):
+            aliases[row["key"]] = row["value"].removeprefix("alias:")
         else:
             values[row["key"]] = row["value"]
     return classes
@@ -115,7 +114,7 @@ def known_keys(config, defaults, prefix=""):
     values, aliases = defaults
     found = {}
     for key, value in config.items():
-        name = aliases.get(key, key).lstrip("!")
+        name = aliases.get(key, key)
         if isinstance(value, dict):
             found |= known_keys(value, defaults, prefix + key + ".")
         elif prefix + name in values or name in MOE_KEYS or name == "partial_rotary_factor":

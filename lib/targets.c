@@ -1,0 +1,53 @@
+/* LoRA targets: what people call a family's linears. */
+#include "families.h"
+
+const char *ftmem_role_module(const ftmem_model *model, int32_t role)
+{
+    if (!model || role < 0 || role >= FTMEM_ROLE_END) return NULL;
+    return ftmem__family_of(model)->modules[role];
+}
+
+/* "attn.c_proj" is also found as "c_proj": PEFT matches a name against the end of a module's path. */
+static bool targets_match(const char *module, const char *name)
+{
+    size_t n = strlen(module), m = strlen(name);
+    if (m > n || strcmp(module + n - m, name) != 0) return false;
+    return m == n || module[n - m - 1] == '.';
+}
+
+static const char *targets_name(const void *context, int32_t index)
+{
+    const ftmem__family *family = context;
+    int32_t role, seen = 0;
+    if (index == 0) return "all-linear";
+    for (role = 0; role <= FTMEM_ROLE_DOWN; role++)
+        if (family->modules[role] && ++seen == index) return family->modules[role];
+    return NULL;
+}
+
+static int32_t targets_count(const ftmem__family *family)
+{
+    int32_t role, n = 1;
+    for (role = 0; role <= FTMEM_ROLE_DOWN; role++) n += family->modules[role] != NULL;
+    return n;
+}
+
+ftmem_status ftmem_adapter_target(ftmem_adapter *adapter, const ftmem_model *model, const char *name, ftmem_error *error)
+{
+    const ftmem__family *family;
+    ftmem__names names;
+    uint32_t found = 0;
+    int32_t role;
+    if (!adapter || !model || !name) return ftmem__fail(error, FTMEM_E_ARGUMENT, "adapter.targets", "NULL", "adapter, model and name must not be NULL.");
+    family = ftmem__family_of(model);
+    for (role = 0; role <= FTMEM_ROLE_DOWN; role++) {
+        if (!family->modules[role]) continue;
+        if (ftmem__same(name, "all-linear") || targets_match(family->modules[role], name)) found |= 1u << role;
+    }
+    names.at = targets_name;
+    names.context = family;
+    names.count = targets_count(family);
+    if (!found) return ftmem__fail_unknown(error, "adapter.targets", "LoRA target", name, &names);
+    adapter->targets |= found;
+    return FTMEM_OK;
+}
