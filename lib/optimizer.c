@@ -26,7 +26,7 @@ static int64_t optimizer_adafactor(const ftmem__param *p, int64_t n)
     return ftmem__round512(4 * p->rows) + ftmem__round512(4 * (n / p->rows));
 }
 
-static int64_t optimizer_states(const ftmem_job *job, const ftmem__param *p, int32_t dtype, int64_t *hidden)
+static int64_t optimizer_kept(const ftmem_job *job, const ftmem__param *p, int32_t dtype, int64_t *hidden)
 {
     int64_t one = ftmem__round512(ftmem__bytes(dtype, p->n));
     switch (job->optimizer) {
@@ -39,6 +39,17 @@ static int64_t optimizer_states(const ftmem_job *job, const ftmem__param *p, int
     case FTMEM_ADAMW_FUSED: return 2 * one + 512; /* its step counter is a GPU tensor */
     default: return 2 * one;
     }
+}
+
+static int32_t optimizer_dtype(const ftmem_job *job, const ftmem__param *p)
+{
+    return job->master_weights == FTMEM_ON ? FTMEM_FP32 : p->dtype;
+}
+
+int64_t ftmem__state_bytes(const ftmem_job *job, const ftmem__param *p)
+{
+    int64_t hidden = 0;
+    return optimizer_kept(job, p, optimizer_dtype(job, p), &hidden);
 }
 
 /* Adafactor's step on one tensor: fp32 copies of gradient and weight, the update and its square. */
@@ -55,7 +66,7 @@ static void optimizer_step_bytes(ftmem__totals *t, const ftmem_job *job, const f
         t->step_bytes += one * count;
         return;
     }
-    if (job->optimizer == FTMEM_ADAMW_LOOP) need = one;
+    if (job->optimizer == FTMEM_ADAMW_LOOP) need = 2 * one; /* torch _single_tensor_adam: the square root and its quotient */
     if (job->optimizer == FTMEM_ADAFACTOR) need = optimizer_adafactor_step(p);
     if (need > t->step_bytes) t->step_bytes = need;
 }
@@ -63,13 +74,13 @@ static void optimizer_step_bytes(ftmem__totals *t, const ftmem_job *job, const f
 static void optimizer_add(ftmem__totals *t, const ftmem_job *job, const ftmem__param *p, int64_t count)
 {
     bool master = job->master_weights == FTMEM_ON && p->dtype != FTMEM_FP32;
-    int32_t dtype = master ? FTMEM_FP32 : p->dtype;
+    int32_t dtype = optimizer_dtype(job, p);
     int64_t hidden = 0;
     t->trainable += p->n * count;
     t->tensors += count;
     t->gradient_bytes += p->bytes * count;
     if (master) t->master_bytes += ftmem__round512(4 * p->n) * count;
-    t->state_bytes += optimizer_states(job, p, dtype, &hidden) * count;
+    t->state_bytes += optimizer_kept(job, p, dtype, &hidden) * count;
     t->state_hidden_bytes += hidden * count;
     optimizer_step_bytes(t, job, p, dtype, count);
 }

@@ -37,7 +37,7 @@ static void report_store(report *r, const ftmem__store *s)
     t.dims[1] = s->cols;
     t.tensor_class = s->tensor_class;
     t.dtype = s->dtype;
-    t.op = ftmem__op_name(s->op);
+    t.op = ftmem__op_name(s->op, s->backward);
     t.part = ftmem__part_name(s->part);
     report_tensor(r, &t);
 }
@@ -47,7 +47,7 @@ static void report_tape(void *context, const ftmem__tape *tape, ftmem__op op)
     report *r = context;
     int16_t i;
     if (op != FTMEM__OP_END) {
-        r->op = ftmem__op_name(op);
+        r->op = ftmem__op_name(op, tape->backward);
         r->part = ftmem__part_name(tape->part);
     }
     for (i = 0; i < tape->high; i++) {
@@ -66,7 +66,7 @@ static void report_bytes(report *r, int32_t tensor_class, int64_t bytes, ftmem__
     t.dims[0] = bytes;
     t.tensor_class = tensor_class;
     t.dtype = FTMEM_INT8;
-    t.op = ftmem__op_name(op);
+    t.op = ftmem__op_name(op, false);
     t.part = ftmem__part_name(part);
     report_tensor(r, &t);
 }
@@ -88,7 +88,7 @@ static void report_param(report *r, const ftmem__param *p, int32_t tensor_class,
     t.dims[1] = p->rows ? p->n / p->rows : 0;
     t.tensor_class = tensor_class;
     t.dtype = p->dtype;
-    t.op = ftmem__op_name(op);
+    t.op = ftmem__op_name(op, false);
     t.part = ftmem__part_name(report_part_of(p->role));
     if (count > 0) report_tensor(r, &t);
 }
@@ -124,6 +124,21 @@ static void report_gradients(report *r)
     }
 }
 
+/* Optimizer states, or the foreach step's temporaries, tensor by tensor. */
+static void report_optimizer(report *r, int32_t tensor_class)
+{
+    const ftmem__walk *walk = r->step->walk;
+    const ftmem_job *job = walk->shape.job;
+    bool states = tensor_class == FTMEM_CLASS_STATES;
+    int32_t i;
+    for (i = 0; i < walk->params.count; i++) {
+        const ftmem__param *p = &walk->params.at[i];
+        int64_t each = states ? ftmem__state_bytes(job, p) : job->master_weights == FTMEM_ON ? ftmem__round512(4 * p->n) : p->bytes;
+        int64_t tensors = states && each >= 2 * p->n ? 2 : 1, count = ftmem__param_count(walk, p) * tensors;
+        if (p->trained && each) report_param(r, p, tensor_class, count, each / tensors, states ? FTMEM__OP_STATE : FTMEM__OP_STEP);
+    }
+}
+
 static void report_weights(report *r)
 {
     const ftmem__walk *walk = r->step->walk;
@@ -138,7 +153,7 @@ static void report_weights(report *r)
     }
     report_bytes(r, FTMEM_CLASS_BUFFERS, t->buffer_bytes + (eval ? t->eval_batch_bytes : t->batch_bytes), FTMEM__OP_TABLE, FTMEM__PART_BATCH);
     report_bytes(r, FTMEM_CLASS_MASTER, m->phase == FTMEM_PHASE_LOAD ? 0 : t->master_bytes, FTMEM__OP_STATE, FTMEM__PART_OPTIMIZER);
-    report_bytes(r, FTMEM_CLASS_STATES, states ? t->state_bytes : 0, FTMEM__OP_STATE, FTMEM__PART_OPTIMIZER);
+    if (states) report_optimizer(r, FTMEM_CLASS_STATES);
     report_bytes(r, FTMEM_CLASS_WORKSPACE, m->phase == FTMEM_PHASE_LOAD ? 0 : t->workspace_bytes * (m->workspaces_both ? 2 : 1), FTMEM__OP_CUBLAS, FTMEM__PART_OPTIMIZER);
 }
 
@@ -170,9 +185,11 @@ static void report_running(report *r)
 {
     const ftmem__moment *m = &r->step->peak;
     r->part = ftmem__part_name(FTMEM__PART_OPTIMIZER);
-    r->op = ftmem__op_name(FTMEM__OP_STEP);
+    r->op = ftmem__op_name(FTMEM__OP_STEP, false);
     if (m->pass < 0) {
-        if (m->phase == FTMEM_PHASE_OPTIMIZER || m->phase == FTMEM_PHASE_OPTIMIZER2) report_bytes(r, FTMEM_CLASS_TEMPORARY, r->step->totals.step_bytes, FTMEM__OP_STEP, FTMEM__PART_OPTIMIZER);
+        if (m->phase != FTMEM_PHASE_OPTIMIZER && m->phase != FTMEM_PHASE_OPTIMIZER2) return;
+        if (r->step->walk->shape.job->optimizer == FTMEM_ADAMW) report_optimizer(r, FTMEM_CLASS_TEMPORARY);
+        else report_bytes(r, FTMEM_CLASS_TEMPORARY, r->step->totals.step_bytes, FTMEM__OP_STEP, FTMEM__PART_OPTIMIZER);
         return;
     }
     report_again(r, m->segment, m->pass, m->event ? m->event : -1, 1, true);

@@ -36,6 +36,7 @@ typedef struct ftmem__step {
 
 void ftmem__totals_fill(ftmem__totals *totals, const ftmem__walk *walk);
 int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param); /* tensors of this row in the whole model */
+int64_t ftmem__state_bytes(const ftmem_job *job, const ftmem__param *param); /* optimizer states of one tensor, as torch counts */
 void ftmem__step_run(ftmem__step *step);
 
 /* report.c: what is alive at the peak, by class and by kind of tensor. */

@@ -22,9 +22,16 @@ static const char *const tape_names[] = {
 #undef FTMEM__OP
 };
 
-const char *ftmem__op_name(int32_t op)
+static const char *const tape_backward_names[] = {
+#define FTMEM__OP(id, name, forward, saves, backward, temporaries) name " backward",
+#include "ops.inc"
+#undef FTMEM__OP
+};
+
+const char *ftmem__op_name(int32_t op, bool backward)
 {
-    return op >= 0 && op < FTMEM__OP_END ? tape_names[op] : "?";
+    if (op < 0 || op >= FTMEM__OP_END) return "?";
+    return backward ? tape_backward_names[op] : tape_names[op];
 }
 
 int64_t ftmem__bytes(int32_t dtype, int64_t elements)
@@ -79,6 +86,7 @@ static int16_t tape_event(ftmem__tape *tape, ftmem__store store)
     slot = tape_slot(tape);
     store.refs = 1;
     store.part = tape->part;
+    store.backward = tape->backward;
     tape->stores[slot] = store;
     tape->live += store.bytes;
     tape->event++;
@@ -321,7 +329,7 @@ ftmem__var ftmem__matmul(ftmem__tape *tape, ftmem__op op, ftmem__var x, ftmem__v
     out = ftmem__apply(tape, op, in, bias ? 3 : 2, n, cols, x.dtype);
     node = ftmem__recorded(tape, out);
     if (node) node->flops = flops;
-    tape->flops += flops;
+    if (!tape->stopped && tape->mode != FTMEM__GHOST) tape->flops += flops;
     return out;
 }
 

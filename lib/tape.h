@@ -30,6 +30,7 @@ typedef struct ftmem__store {
     int16_t refs;       /* 0: a free slot, and rows is the next free one */
     uint8_t tensor_class, dtype, op, part;
     bool cached;        /* autocast's cache holds one of the references */
+    bool backward;      /* made by the operation's backward */
 } ftmem__store;
 
 /* A value on the tape. Copies do not own: the one owner calls ftmem__drop. */
@@ -89,7 +90,7 @@ struct ftmem__tape {
 
 int64_t ftmem__bytes(int32_t dtype, int64_t elements); /* of plain dtypes */
 int64_t ftmem__round512(int64_t bytes);
-const char *ftmem__op_name(int32_t op);
+const char *ftmem__op_name(int32_t op, bool backward);
 
 void ftmem__tape_start(ftmem__tape *tape, int64_t big_cols);
 void ftmem__tape_mark(ftmem__tape *tape); /* a phase begins: peak = live, flops = 0 */

@@ -339,7 +339,7 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
     if (walk_has_logits(job)) logits = ftmem__low_logits(low, *normed);
     if (ends) {
         ends->pass[low->training ? FTMEM__PASS_FORWARD : FTMEM__PASS_EVAL] = walk_figure(tape, base);
-        ends->flops_forward = tape->flops;
+        if (low->training) ends->flops_forward = tape->flops;
         ftmem__tape_mark(tape);
     }
     if (job->loss == FTMEM_LOSS_FUSED) {
