@@ -236,13 +236,26 @@ static ftmem_status gpus_lookup(const char *name, ftmem_gpu *gpu, ftmem_error *e
     return FTMEM_OK;
 }
 
+/* A job holds a GPU by value, and JOB_INIT leaves it zeroed. Its size never changes, so that 0 can stand for it. */
+static ftmem_status gpus_writable(const ftmem_gpu *gpu, ftmem_error *error)
+{
+    if (gpu && gpu->struct_size == 0) return FTMEM_OK;
+    return ftmem__exportable(gpu, FTMEM__GPU_MINIMUM, "gpu", error);
+}
+
+static void gpus_store(const ftmem_gpu *found, ftmem_gpu *gpu)
+{
+    if (gpu->struct_size == 0) gpu->struct_size = (uint32_t)sizeof *gpu;
+    ftmem__export(gpu, found, sizeof *found);
+}
+
 ftmem_status ftmem_gpu_find(const char *name, ftmem_gpu *gpu, ftmem_error *error)
 {
     ftmem_gpu found = FTMEM_GPU_INIT;
     if (!name) return ftmem__fail(error, FTMEM_E_ARGUMENT, "name", "NULL", "name must not be NULL.");
-    ftmem_status status = ftmem__exportable(gpu, FTMEM__GPU_MINIMUM, "gpu", error);
+    ftmem_status status = gpus_writable(gpu, error);
     if (status == FTMEM_OK) status = gpus_lookup(name, &found, error);
-    if (status == FTMEM_OK) ftmem__export(gpu, &found, sizeof found);
+    if (status == FTMEM_OK) gpus_store(&found, gpu);
     return status;
 }
 
@@ -254,10 +267,10 @@ int32_t ftmem_gpu_count(void)
 ftmem_status ftmem_gpu_at(int32_t index, ftmem_gpu *gpu)
 {
     ftmem_gpu found = FTMEM_GPU_INIT;
-    ftmem_status status = ftmem__exportable(gpu, FTMEM__GPU_MINIMUM, "gpu", NULL);
+    ftmem_status status = gpus_writable(gpu, NULL);
     if (status != FTMEM_OK) return status;
     if (index < 0 || index >= FTMEM__COUNT(gpus_rows)) return FTMEM_E_RANGE;
     gpus_device(&gpus_rows[index], &found);
-    ftmem__export(gpu, &found, sizeof found);
+    gpus_store(&found, gpu);
     return FTMEM_OK;
 }

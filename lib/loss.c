@@ -11,6 +11,7 @@ static ftmem__var loss_head_weight(ftmem__low *low, int64_t out)
         if (shape->head_trained) w.node = FTMEM__SHARED_LEAF;
         return w;
     }
+    if (shape->tied) return ftmem__low_copy(low, FTMEM_ROLE_HEAD, n, shape->h); /* the frozen original is the embedding */
     w = ftmem__low_parameter(low, FTMEM_ROLE_HEAD, n, shape->h, shape->head_trained && !shape->head_copy);
     return shape->head_copy ? ftmem__low_copy(low, FTMEM_ROLE_HEAD, n, shape->h) : w;
 }
@@ -172,12 +173,14 @@ static loss_chunk loss_chunk_of(const ftmem__low *low)
     return c;
 }
 
-/* One chunk's head, float() and log_softmax; returns the log-probabilities. */
-static int16_t loss_chunk_forward(ftmem__low *low, const loss_chunk *c)
+/* One chunk's head, float() and log_softmax; returns the log-probabilities. `cast` is autocast's copy of the head's
+   matrix: released when the logits are there, unless backward will ask for it. */
+static int16_t loss_chunk_forward(ftmem__low *low, const loss_chunk *c, ftmem__var cast, bool keep)
 {
     ftmem__tape *tape = low->tape;
     int64_t v = low->shape->vocab, n = c->rows * v;
     int16_t logits = ftmem__alloc(tape, FTMEM__OP_LINEAR, n, v, c->dtype, tape->birth), wide = logits, log;
+    if (!keep) ftmem__drop(tape, cast);
     if (c->dtype != FTMEM_FP32) {
         wide = ftmem__alloc(tape, FTMEM__OP_CAST, n, v, FTMEM_FP32, tape->birth);
         ftmem__release(tape, logits);
@@ -195,56 +198,69 @@ void ftmem__low_chunked_forward(ftmem__low *low, ftmem__var x)
     low->tape->part = FTMEM__PART_LOSS;
     low->tape->flops += 2.0 * (double)low->tokens * (double)w.n;
     w16 = ftmem__cast_weight(low->tape, w, c.dtype);
-    ftmem__release(low->tape, loss_chunk_forward(low, &c));
-    ftmem__drop(low->tape, w16);
+    ftmem__release(low->tape, loss_chunk_forward(low, &c, w16, false));
 }
 
-/* Each chunk is recomputed and walked back; its hidden gradient is written into zeros of the whole, the head's added up. */
+/* The gradient of one chunk's logits, from its log-probabilities: nll, log_softmax, and back to the logits' dtype. */
+static int16_t loss_chunk_logits(ftmem__tape *tape, const loss_chunk *c, int64_t v, int16_t log)
+{
+    int64_t n = c->rows * v;
+    int16_t a = ftmem__alloc(tape, FTMEM__OP_NLL, n, v, FTMEM_FP32, tape->birth);
+    int16_t b = ftmem__alloc(tape, FTMEM__OP_LOG_SOFTMAX, n, v, FTMEM_FP32, tape->birth);
+    ftmem__release(tape, a);
+    ftmem__release(tape, log);
+    if (c->dtype == FTMEM_FP32) return b;
+    a = ftmem__alloc(tape, FTMEM__OP_CAST, n, v, c->dtype, tape->birth);
+    ftmem__release(tape, b);
+    return a;
+}
+
+/* A sum in place: the first tensor stays, later ones are added and freed. */
+static void loss_chunk_sum(ftmem__tape *tape, int16_t *sum, int16_t part)
+{
+    if (*sum < 0) *sum = part;
+    else ftmem__release(tape, part);
+}
+
+/* One chunk back to its rows of the hidden states, written into zeros of the whole, and to the head's matrix. */
+static void loss_chunk_backward(ftmem__low *low, const loss_chunk *c, ftmem__var x, int16_t *whole, int16_t *head)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t v = low->shape->vocab, h = low->shape->h;
+    ftmem__var w = ftmem__weight(v * h, h, low->shape->dtype, false), w16;
+    int16_t log, g, gw = -1, gx, wide;
+    tape->mode = FTMEM__NO_GRAD;
+    w16 = ftmem__cast(tape, w, c->dtype);
+    log = loss_chunk_forward(low, c, w16, true);
+    g = loss_chunk_logits(tape, c, v, log);
+    if (c->head) gw = ftmem__alloc(tape, FTMEM__OP_LINEAR, v * h, h, c->dtype, tape->birth);
+    gx = ftmem__alloc(tape, FTMEM__OP_LINEAR, c->rows * h, h, c->dtype, tape->birth);
+    ftmem__release(tape, g);
+    ftmem__drop(tape, w16);
+    if (c->head) loss_chunk_sum(tape, head, gw);
+    wide = ftmem__alloc(tape, FTMEM__OP_SLICE, x.n, x.cols, x.dtype, tape->birth);
+    ftmem__release(tape, gx);
+    loss_chunk_sum(tape, whole, wide);
+}
+
+/* Each chunk is recomputed and walked back. Autocast casts the head once for all chunks, so its gradient is summed in
+   that dtype and widened at the end. The third chunk peaks as all later ones do. */
 void ftmem__low_chunked_backward(ftmem__low *low, ftmem__var x)
 {
     ftmem__tape *tape = low->tape;
     loss_chunk c = loss_chunk_of(low);
-    int64_t v = low->shape->vocab, h = low->shape->h, n = c.rows * v, i;
-    int16_t whole = -1, head = -1, log, a, b, part;
-    ftmem__var w = ftmem__weight(v * h, h, low->shape->dtype, c.head), w16;
+    int64_t v = low->shape->vocab, h = low->shape->h, i;
+    int16_t whole = -1, head = -1, wide;
+    ftmem__var w = ftmem__weight(v * h, h, low->shape->dtype, c.head);
     if (c.head && low->shape->tied && !low->shape->head_copy) w.node = FTMEM__SHARED_LEAF;
-    tape->backward = true;
     tape->flops += (c.head ? 6.0 : 4.0) * (double)low->tokens * (double)v * (double)h;
-    for (i = 0; i < c.count && i < 3; i++) {
-        tape->backward = false;
-        tape->mode = FTMEM__NO_GRAD;
-        w16 = ftmem__cast(tape, w, c.dtype);
-        log = loss_chunk_forward(low, &c);
-        tape->backward = true;
-        a = ftmem__alloc(tape, FTMEM__OP_NLL, n, v, FTMEM_FP32, tape->birth);
-        b = ftmem__alloc(tape, FTMEM__OP_LOG_SOFTMAX, n, v, FTMEM_FP32, tape->birth);
-        ftmem__release(tape, a);
-        ftmem__release(tape, log);
-        if (c.dtype != FTMEM_FP32) {
-            a = ftmem__alloc(tape, FTMEM__OP_CAST, n, v, c.dtype, tape->birth);
-            ftmem__release(tape, b);
-            b = a;
-        }
-        part = c.head ? ftmem__alloc(tape, FTMEM__OP_LINEAR, v * h, h, c.dtype, tape->birth) : -1;
-        a = ftmem__alloc(tape, FTMEM__OP_LINEAR, c.rows * h, h, c.dtype, tape->birth);
-        ftmem__release(tape, b);
-        ftmem__drop(tape, w16);
-        if (part >= 0 && c.dtype != low->shape->dtype) {
-            b = ftmem__alloc(tape, FTMEM__OP_CAST, v * h, h, low->shape->dtype, tape->birth);
-            ftmem__release(tape, part);
-            part = b;
-        }
-        if (head < 0) head = part;
-        else ftmem__release(tape, part);
-        b = c.dtype != x.dtype ? ftmem__alloc(tape, FTMEM__OP_CAST, c.rows * h, h, x.dtype, tape->birth) : -1;
-        if (b >= 0) ftmem__release(tape, a);
-        a = b >= 0 ? b : a;
-        part = ftmem__alloc(tape, FTMEM__OP_SLICE, x.n, x.cols, x.dtype, tape->birth);
-        ftmem__release(tape, a);
-        if (whole < 0) whole = part;
-        else ftmem__release(tape, part);
-    }
+    for (i = 0; i < c.count && i < 3; i++) loss_chunk_backward(low, &c, x, &whole, &head);
     tape->mode = FTMEM__RECORD;
+    if (head >= 0 && c.dtype != low->shape->dtype) {
+        wide = ftmem__alloc(tape, FTMEM__OP_CAST, v * h, h, low->shape->dtype, tape->birth);
+        ftmem__release(tape, head);
+        head = wide;
+    }
     if (head >= 0) ftmem__deliver(tape, w, head);
     ftmem__deliver(tape, x, whole);
 }

@@ -52,10 +52,12 @@ int64_t ftmem__state_bytes(const ftmem_job *job, const ftmem__param *p)
     return optimizer_kept(job, p, optimizer_dtype(job, p), &hidden);
 }
 
-/* Adafactor's step on one tensor: fp32 copies of gradient and weight, the update and its square. */
+/* Adafactor's step on one tensor, all fp32: copies of a 16-bit gradient and weight, the squared gradient, and the
+   update beside it. */
 static int64_t optimizer_adafactor_step(const ftmem__param *p)
 {
-    return 3 * ftmem__round512(4 * p->n);
+    int64_t copies = p->dtype == FTMEM_FP32 ? 2 : 4;
+    return copies * ftmem__round512(4 * p->n);
 }
 
 /* foreach holds one more copy of all trained tensors (the square roots); the loop, of one tensor at a time. */

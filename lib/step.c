@@ -94,23 +94,36 @@ static void step_optimizer(step_run *run)
     step_moment(run, run->first + 3, f, 0, -1, -1);
 }
 
+/* An embedding output that was made a leaf (enable_input_require_grads over frozen weights) lives as long as the loss
+   does, and its gradient with it: to the end of the step where the loop holds the outputs. So do the checkpoints'
+   arguments. */
+static int64_t step_leaf_input(const step_run *run)
+{
+    const ftmem__shape *shape = &run->walk->shape;
+    bool held = shape->job->loss == FTMEM_LOSS_HELD || shape->job->loss == FTMEM_LOSS_LOOP;
+    if (!held || !shape->require_input_grad || shape->embed_trained) return 0;
+    return 2 * ftmem__round512(ftmem__bytes(shape->stream, shape->tokens * shape->h)) + run->walk->embed.mask_bytes;
+}
+
 /* One optimizer step: its micro-batches (the second stands for all later ones), then the update. */
 static void step_once(step_run *run, int64_t states)
 {
     const ftmem__totals *t = &run->step->totals;
-    int64_t base = t->resident + t->master_bytes + states, micro;
+    int64_t base = t->resident + t->master_bytes + states, micro, before;
     int64_t micros = run->walk->shape.job->accumulation > 1 ? 2 : 1;
     bool first_step = run->first == FTMEM_PHASE_FORWARD;
     for (micro = 0; micro < micros; micro++) {
         run->later_micro = micro > 0;
         run->both = !first_step || micro > 0;
         run->level = base + t->workspace_bytes * (run->both ? 2 : 1) + (run->later_micro ? t->gradient_bytes : 0) + run->held;
+        before = run->level - run->held;
         step_forward(run);
+        if (first_step && micro == 0) run->step->kept_bytes = run->level - before - run->held;
         if (!run->both) run->level += t->workspace_bytes;
         run->both = true;
         step_backward(run);
     }
-    run->level = t->resident + t->master_bytes + t->state_bytes + t->gradient_bytes + 2 * t->workspace_bytes + run->held;
+    run->level = t->resident + t->master_bytes + t->state_bytes + t->gradient_bytes + 2 * t->workspace_bytes + run->held + step_leaf_input(run);
     step_optimizer(run);
     if (run->walk->shape.job->loss != FTMEM_LOSS_LOOP) run->held = 0;
 }
@@ -147,21 +160,17 @@ static void step_still(step_run *run, int32_t phase, int64_t level)
     step_moment(run, phase, f, 0, -1, -1);
 }
 
-static void step_kept(ftmem__step *step)
+static void step_flops(ftmem__step *step)
 {
     const ftmem__walk *walk = step->walk;
     int32_t k;
-    int64_t middle = walk->shape.model->layers / 2;
-    step->kept_bytes = walk->embed.kept_bytes + walk->head.kept_bytes;
     step->flops_forward = walk->head.flops_forward;
     step->flops_backward = walk->head.flops_backward;
     for (k = 0; k < walk->kinds; k++) {
-        const ftmem__kind *kind = &walk->kind[k];
-        step->kept_bytes += (kind->born_bytes + (kind->in_kept ? 0 : 0)) * kind->layers;
-        step->flops_forward += kind->flops_forward * (double)kind->layers;
-        step->flops_backward += kind->flops_backward * (double)kind->layers;
+        step->flops_forward += walk->kind[k].flops_forward * (double)walk->kind[k].layers;
+        step->flops_backward += walk->kind[k].flops_backward * (double)walk->kind[k].layers;
     }
-    step->kept_layer_bytes = walk->kind[walk->of_layer[middle]].born_bytes;
+    step->kept_layer_bytes = walk->kind[walk->of_layer[walk->shape.model->layers / 2]].born_bytes;
 }
 
 void ftmem__step_run(ftmem__step *step)
@@ -171,7 +180,7 @@ void ftmem__step_run(ftmem__step *step)
     int32_t p;
     run.step = step;
     run.walk = step->walk;
-    step_kept(step);
+    step_flops(step);
     step_still(&run, FTMEM_PHASE_LOAD, t->resident);
     run.first = FTMEM_PHASE_FORWARD;
     step_once(&run, 0);

@@ -241,24 +241,41 @@ static void tape_save_by_row(ftmem__tape *tape, ftmem__node *node, const ftmem__
     }
 }
 
+/* Inputs are saved before an operation runs: a recomputation that waits for nothing else ends without running it
+   (torch/utils/checkpoint.py _recomputation_hook, early stop). */
+static bool tape_ends_before(const ftmem__tape *tape, ftmem__op op)
+{
+    uint8_t saves = tape_rows[op].saves;
+    return tape->nodes == tape->stop_after && (saves == TAPE_INPUT || saves == TAPE_CROSS) && op != FTMEM__OP_LAYER_NORM;
+}
+
+static void tape_finish(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, ftmem__var *out)
+{
+    ftmem__node *node = tape_node(tape, op, in, count, out);
+    if (node) tape_save_by_row(tape, node, in, *out);
+    tape->stopped = out->node == tape->stop_after;
+}
+
 ftmem__var ftmem__apply(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, int64_t n, int64_t cols, int32_t dtype)
 {
     ftmem__var out = tape_var(n, cols, dtype, -1, FTMEM__NO_NODE, false);
+    bool last = false;
     int32_t i;
     if (tape->stopped) return out;
+    for (i = 0; i < count; i++) out.grad = out.grad || in[i].grad;
+    if (tape->mode == FTMEM__NO_GRAD) out.grad = false;
+    if (out.grad && tape->mode >= FTMEM__RECORD) last = tape_ends_before(tape, op);
+    if (last) {
+        tape_finish(tape, op, in, count, &out);
+        return out;
+    }
     if (tape_rows[op].forward == TAPE_VIEW) {
         out.store = in[0].store;
         ftmem__hold(tape, out.store);
     } else {
         out.store = ftmem__alloc(tape, op, n, cols, dtype, tape->birth);
     }
-    for (i = 0; i < count; i++) out.grad = out.grad || in[i].grad;
-    if (tape->mode == FTMEM__NO_GRAD) out.grad = false;
-    if (out.grad && tape->mode >= FTMEM__RECORD) {
-        ftmem__node *node = tape_node(tape, op, in, count, &out);
-        if (node) tape_save_by_row(tape, node, in, out);
-        tape->stopped = out.node == tape->stop_after;
-    }
+    if (out.grad && tape->mode >= FTMEM__RECORD) tape_finish(tape, op, in, count, &out);
     return out;
 }
 
@@ -329,7 +346,7 @@ ftmem__var ftmem__matmul(ftmem__tape *tape, ftmem__op op, ftmem__var x, ftmem__v
     out = ftmem__apply(tape, op, in, bias ? 3 : 2, n, cols, x.dtype);
     node = ftmem__recorded(tape, out);
     if (node) node->flops = flops;
-    if (!tape->stopped && tape->mode != FTMEM__GHOST) tape->flops += flops;
+    if (!tape->stopped) tape->flops += flops;
     return out;
 }
 

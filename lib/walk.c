@@ -135,11 +135,13 @@ static ftmem__figure walk_plain_backward(ftmem__walk *walk, const ftmem__kind *k
 static void walk_recompute(ftmem__walk *walk, ftmem__low *low, ftmem__var x, int16_t g)
 {
     ftmem__tape *tape = &walk->tape;
+    double flops = tape->flops;
     ftmem__var out;
     int32_t last;
     tape->mode = FTMEM__GHOST;
     tape->backward = false;
     out = ftmem__low_block(low, x);
+    tape->flops = flops; /* nothing has been computed yet */
     last = ftmem__last_saving(tape);
     ftmem__backward_above(tape, out, g, last);
     ftmem__replay(tape, last);

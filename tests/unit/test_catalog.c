@@ -138,6 +138,9 @@ static void test_gpu_errors(void **state)
     }
     assert_int_equal(ftmem_gpu_find(NULL, &found, NULL), FTMEM_E_ARGUMENT);
     assert_int_equal(ftmem_gpu_find("t4", NULL, NULL), FTMEM_E_ARGUMENT);
+    assert_int_equal(ftmem_gpu_find("t4", &unset, NULL), FTMEM_OK); /* as in a job that JOB_INIT made */
+    assert_int_equal(unset.struct_size, sizeof unset);
+    unset.struct_size = 4;
     assert_int_equal(ftmem_gpu_find("t4", &unset, NULL), FTMEM_E_STRUCT_SIZE);
 }
 
