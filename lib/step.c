@@ -31,6 +31,14 @@ static void step_pass(step_run *run, int32_t phase, ftmem__figure f, int32_t seg
     run->level += f.delta;
 }
 
+/* The hidden states of one pass. */
+static int64_t step_stream_bytes(const ftmem__walk *walk, int32_t dtype, int32_t pass)
+{
+    const ftmem__shape *shape = &walk->shape;
+    int64_t rows = pass == FTMEM__PASS_EVAL ? shape->job->eval_batch : shape->b;
+    return ftmem__round512(ftmem__bytes(dtype, rows * shape->s * shape->h));
+}
+
 static void step_blocks_forward(step_run *run, int32_t phase, int32_t pass)
 {
     const ftmem__walk *walk = run->walk;
@@ -39,7 +47,7 @@ static void step_blocks_forward(step_run *run, int32_t phase, int32_t pass)
         const ftmem__kind *kind = &walk->kind[walk->of_layer[i]];
         step_pass(run, phase, kind->pass[pass], walk->of_layer[i], pass, (int32_t)i);
         if (i > 0 || !walk->embed.aliased || (kind->in_kept && pass == FTMEM__PASS_FORWARD)) continue;
-        run->frame = kind->in_bytes;
+        run->frame = step_stream_bytes(walk, kind->in_dtype, pass);
         run->level += run->frame;
     }
 }
@@ -102,7 +110,7 @@ static int64_t step_leaf_input(const step_run *run)
     const ftmem__shape *shape = &run->walk->shape;
     bool held = shape->job->loss == FTMEM_LOSS_HELD || shape->job->loss == FTMEM_LOSS_LOOP;
     if (!held || !shape->require_input_grad || shape->embed_trained) return 0;
-    return 2 * ftmem__round512(ftmem__bytes(shape->stream, shape->tokens * shape->h)) + run->walk->embed.mask_bytes;
+    return 2 * step_stream_bytes(run->walk, shape->stream, FTMEM__PASS_FORWARD) + run->walk->embed.mask_bytes;
 }
 
 /* One optimizer step: its micro-batches (the second stands for all later ones), then the update. */

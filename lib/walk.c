@@ -333,10 +333,7 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
     ftmem__var logits = {0}, loss;
     *normed = ftmem__low_final_norm(low, x);
     ftmem__drop(tape, x);
-    if (ends) {
-        ends->norm_peak = tape->peak - base;
-        ends->after_norm = tape->live - base;
-    }
+    if (ends && low->training) ends->norm_peak = tape->peak - base;
     logits.store = -1;
     if (walk_has_logits(job)) logits = ftmem__low_logits(low, *normed);
     if (ends) {

@@ -34,8 +34,7 @@ typedef struct ftmem__ends { /* embedding or head */
     ftmem__figure loss, eval_loss; /* head: the loss part of forward */
     int64_t released_bytes; /* embedding: what the base model's frame lets go when it returns */
     int64_t mask_bytes, held_bytes, kept_bytes, cache_bytes, logits_bytes, table_bytes;
-    int64_t after_norm;     /* head: left after the final norm */
-    int64_t norm_peak;
+    int64_t norm_peak;      /* head: while the base model's frame is still there */
     double flops_forward, flops_backward;
     bool out_grad;
     uint8_t out_dtype;
