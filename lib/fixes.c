@@ -45,6 +45,13 @@ static bool fixes_adapter(fixes_trial *t, int32_t kind)
     return true;
 }
 
+/* Activations are fp32: autocast would make most of them 16-bit, and lets sdpa take its fused kernels. */
+static bool fixes_wide(const fixes_trial *t)
+{
+    bool kbit = t->adapter.kind == FTMEM_ADAPTER_QLORA || t->adapter.kind == FTMEM_ADAPTER_LORA8;
+    return t->job.dtype == FTMEM_FP32 || (kbit && t->adapter.kbit_fp32 == FTMEM_ON);
+}
+
 static bool fixes_pure_bf16(fixes_trial *t)
 {
     bool changed = t->job.dtype == FTMEM_FP32 || t->job.autocast || t->job.master_weights == FTMEM_ON;
@@ -117,7 +124,7 @@ static bool fixes_apply(fixes_trial *t, int32_t code)
     case FTMEM_FIX_ATTENTION_SDPA: return t->job.attention == FTMEM_EAGER && fixes_set(&t->job.attention, FTMEM_SDPA);
     case FTMEM_FIX_EVAL_BATCH_ONE: return fixes_eval_batch(t);
     case FTMEM_FIX_DROP_OUTPUTS: return (t->job.loss == FTMEM_LOSS_HELD || t->job.loss == FTMEM_LOSS_LOOP) && fixes_set(&t->job.loss, FTMEM_LOSS_DROPPED);
-    case FTMEM_FIX_AUTOCAST: return t->job.dtype == FTMEM_FP32 && fixes_set(&t->job.autocast, FTMEM_BF16);
+    case FTMEM_FIX_AUTOCAST: return fixes_wide(t) && !t->job.autocast && fixes_set(&t->job.autocast, FTMEM_BF16);
     case FTMEM_FIX_FUSED_OPTIMIZER: return t->job.optimizer == FTMEM_ADAMW && fixes_set(&t->job.optimizer, FTMEM_ADAMW_FUSED);
     case FTMEM_FIX_EXPANDABLE: return fixes_set(&t->job.expandable_segments, FTMEM_ON);
     default: return false;
@@ -146,7 +153,7 @@ static bool fixes_try(const fixes_trial *start, int32_t code, uint64_t now, ftme
     trial.job.adapter = &trial.adapter;
     if (!fixes_apply(&trial, code)) return false;
     if (trial.adapter.kind == FTMEM_ADAPTER_NONE) trial.job.adapter = NULL;
-    if (ftmem_predict_memory(&trial.job, &memory, NULL) != FTMEM_OK || memory.process.upper >= now) return false;
+    if (ftmem_predict_memory(&trial.job, &memory, NULL) != FTMEM_OK || memory.process.upper >= now - now / 200) return false; /* half a percent is no fix */
     memset(fix, 0, sizeof *fix);
     fix->code = code;
     fix->verdict = memory.verdict;

@@ -30,7 +30,38 @@ static void memory_fill(const ftmem__step *step, ftmem_memory *m)
     for (p = 0; p < FTMEM_PHASE_END; p++) m->phase_allocated[p] = (uint64_t)step->phase[p].bytes;
 }
 
-static ftmem_status memory_case(const ftmem__case *c, ftmem_memory *result, ftmem_error *error)
+/* The kernel that attention takes in the first block. */
+static int32_t memory_kernel(ftmem__walk *walk)
+{
+    ftmem__low low = {0};
+    low.tape = &walk->tape;
+    low.shape = &walk->shape;
+    low.kind = walk->shape.model->layer_kind[0];
+    return ftmem__low_kernel(&low, walk->shape.stream);
+}
+
+static bool memory_frozen_blocks(const ftmem__walk *walk)
+{
+    int32_t k;
+    for (k = 0; k < walk->kinds; k++)
+        if (!walk->kind[k].trained && !walk->kind[k].adapted) return true;
+    return false;
+}
+
+/* What is worth knowing beside the numbers. */
+static void memory_notes(ftmem__case *c, const ftmem__step *step, const ftmem_memory *m)
+{
+    const ftmem__walk *walk = step->walk;
+    uint64_t training = m->phase_allocated[FTMEM_PHASE_BACKWARD2];
+    ftmem__case_note(c, FTMEM_NOTE_KERNEL, NULL, m->kernel);
+    if (m->kernel == FTMEM_KERNEL_MATH && c->job.attention == FTMEM_SDPA) ftmem__case_note(c, FTMEM_NOTE_MATH_TRAP, NULL, m->kernel);
+    if (m->phase_allocated[FTMEM_PHASE_EVAL] > training) ftmem__case_note(c, FTMEM_NOTE_EVAL_HIGHER, "job.eval_batch", c->job.eval_batch);
+    if (step->peak.phase >= FTMEM_PHASE_FORWARD2 && step->peak.phase <= FTMEM_PHASE_OPTIMIZER2) ftmem__case_note(c, FTMEM_NOTE_LATER_STEP, NULL, 2);
+    if (c->job.recompute != FTMEM_RECOMPUTE_NONE && memory_frozen_blocks(walk)) ftmem__case_note(c, FTMEM_NOTE_CKPT_FROZEN, "job.recompute", 0);
+    if (m->process.expected) ftmem__case_note(c, FTMEM_NOTE_TIER, NULL, m->bound_rows);
+}
+
+static ftmem_status memory_case( ftmem__case *c, ftmem_memory *result, ftmem_error *error)
 {
     ftmem__walk walk;
     ftmem__step step;
@@ -44,6 +75,8 @@ static ftmem_status memory_case(const ftmem__case *c, ftmem_memory *result, ftme
     memory_fill(&step, result);
     ftmem__report(&step, result);
     ftmem__tiers(&step, result);
+    result->kernel = memory_kernel(&walk);
+    memory_notes(c, &step, result);
     return FTMEM_OK;
 }
 

@@ -121,7 +121,7 @@ static void predict(const ftmem_job *job, ftmem_memory *memory)
 
 static void test_no_heap(void **state)
 {
-    static ftmem_memory memory;
+    ftmem_memory memory = FTMEM_MEMORY_INIT;
     static ftmem_fix fixes[FTMEM_FIX_END];
     static ftmem_sum_term terms[FTMEM_SUM_CAPACITY];
     ftmem_parameters parameters = FTMEM_PARAMETERS_INIT;
