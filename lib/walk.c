@@ -26,16 +26,21 @@ static ftmem__low walk_low(ftmem__walk *walk, const ftmem__kind *kind, int32_t p
     return low;
 }
 
+static void walk_listen(ftmem__tape *tape, const walk_probe *probe)
+{
+    if (!probe) return;
+    tape->capture = probe->capture;
+    tape->context = probe->context;
+    tape->stop_at = probe->event ? probe->event : -1;
+}
+
 static void walk_start(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
 {
     ftmem__tape *tape = &walk->tape;
     ftmem__tape_start(tape, walk->shape.job->task == FTMEM_TASK_CLASSIFY ? 0 : walk->shape.vocab);
     tape->sum_leaves = pass == FTMEM__PASS_BACKWARD_LATER;
     if (pass == FTMEM__PASS_EVAL) tape->mode = FTMEM__NO_GRAD;
-    if (!probe) return;
-    tape->capture = probe->capture;
-    tape->context = probe->context;
-    tape->stop_at = probe->event ? probe->event : -1;
+    walk_listen(tape, probe);
 }
 
 static ftmem__figure walk_figure(const ftmem__tape *tape, int64_t base)
@@ -70,7 +75,7 @@ static bool walk_alive(const ftmem__tape *tape, int16_t store)
 }
 
 /* The forward of one block: ordinary, or checkpointed, where only the input stays. */
-static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bool recomputed, int32_t pass, const walk_probe *probe)
+static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bool recomputed, int32_t pass, const walk_probe *probe, ftmem__var *result)
 {
     ftmem__low low = walk_low(walk, kind, pass);
     ftmem__tape *tape = &walk->tape;
@@ -96,29 +101,20 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
     }
     tape->result = out.store;
     walk_end(walk, probe);
+    if (result) *result = out;
     return walk_figure(tape, base);
 }
 
-/* Backward of a block whose forward has just been recorded on the tape. */
-static ftmem__figure walk_plain_backward(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_probe *probe)
+/* Backward from a value whose forward has just been recorded on the tape; nobody holds the value any more. */
+static ftmem__figure walk_backward_from(ftmem__walk *walk, ftmem__var out, const walk_probe *probe)
 {
     ftmem__tape *tape = &walk->tape;
-    ftmem__low low = walk_low(walk, kind, pass);
-    ftmem__var x, out;
     ftmem__figure f;
     int64_t base;
     int16_t g;
-    walk_start(walk, pass, NULL);
-    x = ftmem__input(tape, low.tokens * walk->shape.h, walk->shape.h, kind->in_dtype, kind->in_grad);
-    out = ftmem__low_block(&low, x);
-    ftmem__drop(tape, x);
     ftmem__cache_clear(tape);
     ftmem__drop(tape, out);
-    if (probe) {
-        tape->capture = probe->capture;
-        tape->context = probe->context;
-        tape->stop_at = probe->event;
-    }
+    walk_listen(tape, probe);
     tape->birth = FTMEM_CLASS_TEMPORARY;
     tape->backward = true;
     g = ftmem__alloc(tape, FTMEM__OP_GRADIENT, out.n, out.cols, out.dtype, FTMEM_CLASS_TEMPORARY);
@@ -128,6 +124,17 @@ static ftmem__figure walk_plain_backward(ftmem__walk *walk, const ftmem__kind *k
     f = walk_figure(tape, base);
     walk_end(walk, probe);
     return f;
+}
+
+static ftmem__figure walk_plain_backward(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_probe *probe)
+{
+    ftmem__low low = walk_low(walk, kind, pass);
+    ftmem__var x, out;
+    walk_start(walk, pass, NULL);
+    x = ftmem__input(&walk->tape, low.tokens * walk->shape.h, walk->shape.h, kind->in_dtype, kind->in_grad);
+    out = ftmem__low_block(&low, x);
+    ftmem__drop(&walk->tape, x);
+    return walk_backward_from(walk, out, probe);
 }
 
 /* torch.utils.checkpoint without reentrance: what saves nothing runs first, the first saved tensor that is asked for
@@ -200,13 +207,15 @@ static ftmem__figure walk_block_backward(ftmem__walk *walk, const ftmem__kind *k
 static void walk_block(ftmem__walk *walk, ftmem__kind *kind)
 {
     const ftmem_job *job = walk->shape.job;
+    ftmem__var out;
     walk->params.segment = (int32_t)(kind - walk->kind);
-    kind->pass[FTMEM__PASS_FORWARD] = walk_block_forward(walk, kind, kind->recomputed, FTMEM__PASS_FORWARD, NULL);
-    if (job->eval == FTMEM_ON) kind->pass[FTMEM__PASS_EVAL] = walk_block_forward(walk, kind, false, FTMEM__PASS_EVAL, NULL);
-    if (!kind->out_grad) return;
-    kind->pass[FTMEM__PASS_BACKWARD] = walk_block_backward(walk, kind, FTMEM__PASS_BACKWARD, NULL);
-    kind->flops_backward = walk->tape.flops;
-    if (job->accumulation > 1) kind->pass[FTMEM__PASS_BACKWARD_LATER] = walk_block_backward(walk, kind, FTMEM__PASS_BACKWARD_LATER, NULL);
+    kind->pass[FTMEM__PASS_FORWARD] = walk_block_forward(walk, kind, kind->recomputed, FTMEM__PASS_FORWARD, NULL, &out);
+    if (kind->out_grad) {
+        kind->pass[FTMEM__PASS_BACKWARD] = kind->recomputed ? walk_checkpointed_backward(walk, kind, FTMEM__PASS_BACKWARD, NULL) : walk_backward_from(walk, out, NULL);
+        kind->flops_backward = walk->tape.flops;
+    }
+    if (kind->out_grad && job->accumulation > 1) kind->pass[FTMEM__PASS_BACKWARD_LATER] = walk_block_backward(walk, kind, FTMEM__PASS_BACKWARD_LATER, NULL);
+    if (job->eval == FTMEM_ON) kind->pass[FTMEM__PASS_EVAL] = walk_block_forward(walk, kind, false, FTMEM__PASS_EVAL, NULL, NULL);
 }
 
 /* The kind of one block, simulated if it is new. */
@@ -302,11 +311,7 @@ static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t pass, const 
     ftmem__drop(tape, x);
     tape->birth = FTMEM_CLASS_TEMPORARY;
     tape->backward = true;
-    if (probe) {
-        tape->capture = probe->capture;
-        tape->context = probe->context;
-        tape->stop_at = probe->event;
-    }
+    walk_listen(tape, probe);
     g = ftmem__alloc(tape, FTMEM__OP_GRADIENT, x.n, x.cols, x.dtype, FTMEM_CLASS_TEMPORARY);
     base = tape->live;
     ftmem__tape_mark(tape);
@@ -355,7 +360,7 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
     return loss;
 }
 
-static void walk_head_forward(ftmem__walk *walk, int32_t pass, uint8_t in_dtype, bool in_grad, const walk_probe *probe)
+static void walk_head_forward(ftmem__walk *walk, int32_t pass, uint8_t in_dtype, bool in_grad, const walk_probe *probe, ftmem__var result[2])
 {
     ftmem__low low = walk_low(walk, NULL, pass);
     ftmem__tape *tape = &walk->tape;
@@ -374,6 +379,10 @@ static void walk_head_forward(ftmem__walk *walk, int32_t pass, uint8_t in_dtype,
     flops = tape->flops;
     tape->result = -1;
     walk_end(walk, probe);
+    if (result) {
+        result[0] = loss;
+        result[1] = normed;
+    }
     if (probe) return;
     if (pass == FTMEM__PASS_EVAL) {
         ends->eval_loss = f;
@@ -387,29 +396,20 @@ static void walk_head_forward(ftmem__walk *walk, int32_t pass, uint8_t in_dtype,
     if (walk_alive(tape, x.store)) ends->kept_bytes -= tape->stores[x.store].bytes;
 }
 
-static ftmem__figure walk_head_backward(ftmem__walk *walk, int32_t pass, uint8_t in_dtype, bool in_grad, const walk_probe *probe)
+static ftmem__figure walk_loss_backward(ftmem__walk *walk, ftmem__low *low, ftmem__var loss, ftmem__var normed, const walk_probe *probe)
 {
-    ftmem__low low = walk_low(walk, NULL, pass);
     ftmem__tape *tape = &walk->tape;
     ftmem__figure f;
-    ftmem__var x, loss, normed;
     int64_t base;
-    walk_start(walk, pass, NULL);
-    x = ftmem__input(tape, low.tokens * walk->shape.h, walk->shape.h, in_dtype, in_grad);
-    loss = walk_head_run(walk, &low, x, NULL, &normed);
     ftmem__cache_clear(tape);
     tape->birth = FTMEM_CLASS_TEMPORARY;
     tape->backward = true;
     base = tape->live;
-    if (probe) {
-        tape->capture = probe->capture;
-        tape->context = probe->context;
-        tape->stop_at = probe->event;
-    }
+    walk_listen(tape, probe);
     ftmem__tape_mark(tape);
     if (walk->shape.job->loss == FTMEM_LOSS_CHUNKED) {
         tape->nodes--; /* the stand-in for the chunks' graph */
-        ftmem__low_chunked_backward(&low, normed);
+        ftmem__low_chunked_backward(low, normed);
         ftmem__release(tape, tape->node[tape->nodes].save[0]);
         ftmem__backward_rest(tape);
         ftmem__drop(tape, loss);
@@ -419,6 +419,31 @@ static ftmem__figure walk_head_backward(ftmem__walk *walk, int32_t pass, uint8_t
     f = walk_figure(tape, base);
     walk_end(walk, probe);
     return f;
+}
+
+static ftmem__figure walk_head_backward(ftmem__walk *walk, int32_t pass, uint8_t in_dtype, bool in_grad, const walk_probe *probe)
+{
+    ftmem__low low = walk_low(walk, NULL, pass);
+    ftmem__var x, loss, normed;
+    walk_start(walk, pass, NULL);
+    x = ftmem__input(&walk->tape, low.tokens * walk->shape.h, walk->shape.h, in_dtype, in_grad);
+    loss = walk_head_run(walk, &low, x, NULL, &normed);
+    return walk_loss_backward(walk, &low, loss, normed, probe);
+}
+
+static void walk_head(ftmem__walk *walk, uint8_t dtype, bool grad)
+{
+    const ftmem_job *job = walk->shape.job;
+    ftmem__low low = walk_low(walk, NULL, FTMEM__PASS_BACKWARD);
+    ftmem__var result[2];
+    walk->params.segment = FTMEM__SEGMENT_HEAD;
+    walk_head_forward(walk, FTMEM__PASS_FORWARD, dtype, grad, NULL, result);
+    if (walk->head.out_grad) {
+        walk->head.pass[FTMEM__PASS_BACKWARD] = walk_loss_backward(walk, &low, result[0], result[1], NULL);
+        walk->head.flops_backward = walk->tape.flops;
+    }
+    if (walk->head.out_grad && job->accumulation > 1) walk->head.pass[FTMEM__PASS_BACKWARD_LATER] = walk_head_backward(walk, FTMEM__PASS_BACKWARD_LATER, dtype, grad, NULL);
+    if (job->eval == FTMEM_ON) walk_head_forward(walk, FTMEM__PASS_EVAL, dtype, false, NULL, NULL);
 }
 
 /* --------------------------------------------------------------------------------------------------------- whole */
@@ -451,14 +476,7 @@ ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error)
     if (grad && job->accumulation > 1) walk->embed.pass[FTMEM__PASS_BACKWARD_LATER] = walk_embed_backward(walk, FTMEM__PASS_BACKWARD_LATER, NULL);
     status = walk_blocks(walk, &grad, &dtype, error);
     if (status != FTMEM_OK) return status;
-    walk->params.segment = FTMEM__SEGMENT_HEAD;
-    walk_head_forward(walk, FTMEM__PASS_FORWARD, dtype, grad, NULL);
-    if (job->eval == FTMEM_ON) walk_head_forward(walk, FTMEM__PASS_EVAL, dtype, false, NULL);
-    if (walk->head.out_grad) {
-        walk->head.pass[FTMEM__PASS_BACKWARD] = walk_head_backward(walk, FTMEM__PASS_BACKWARD, dtype, grad, NULL);
-        walk->head.flops_backward = walk->tape.flops;
-        if (job->accumulation > 1) walk->head.pass[FTMEM__PASS_BACKWARD_LATER] = walk_head_backward(walk, FTMEM__PASS_BACKWARD_LATER, dtype, grad, NULL);
-    }
+    walk_head(walk, dtype, grad);
     if (!walk->exhausted && !walk->params.full) return FTMEM_OK;
     return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "model.family", walk->shape.family->model_type, "One block has more operations than the interpreter's limit.");
 }
@@ -484,10 +502,10 @@ void ftmem__walk_again(ftmem__walk *walk, int32_t segment, int32_t pass, int32_t
         else walk_embed_forward(walk, pass, &probe);
     } else if (segment == FTMEM__SEGMENT_HEAD) {
         if (backward) walk_head_backward(walk, pass, dtype, grad, &probe);
-        else walk_head_forward(walk, pass, dtype, grad, &probe);
+        else walk_head_forward(walk, pass, dtype, grad, &probe, NULL);
     } else if (backward) {
         walk_block_backward(walk, &walk->kind[segment], pass, &probe);
     } else {
-        walk_block_forward(walk, &walk->kind[segment], walk->kind[segment].recomputed && pass == FTMEM__PASS_FORWARD, pass, &probe);
+        walk_block_forward(walk, &walk->kind[segment], walk->kind[segment].recomputed && pass == FTMEM__PASS_FORWARD, pass, &probe, NULL);
     }
 }
