@@ -231,7 +231,9 @@ static void loss_chunk_backward(ftmem__low *low, const loss_chunk *c, ftmem__var
     int16_t log, g, gw = -1, gx, wide;
     tape->mode = FTMEM__NO_GRAD;
     w16 = ftmem__cast(tape, w, c->dtype);
+    tape->backward = false;
     log = loss_chunk_forward(low, c, w16, true);
+    tape->backward = true;
     g = loss_chunk_logits(tape, c, v, log);
     if (c->head) gw = ftmem__alloc(tape, FTMEM__OP_LINEAR, v * h, h, c->dtype, tape->birth);
     gx = ftmem__alloc(tape, FTMEM__OP_LINEAR, c->rows * h, h, c->dtype, tape->birth);

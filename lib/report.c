@@ -13,14 +13,21 @@ typedef struct report {
     const char *op, *part;
 } report;
 
-/* The same shape, dtype and origin are one line; when lines run out the classes still get their bytes. */
+/* One line for equal shape, dtype and origin; parameters of one shape are one line wherever they stand. */
+static bool report_alike(const ftmem_tensor *a, const ftmem_tensor *b)
+{
+    bool same = a->tensor_class == b->tensor_class && a->dtype == b->dtype && a->dims[0] == b->dims[0] && a->dims[1] == b->dims[1] && a->op == b->op;
+    return same && (a->part == b->part || a->tensor_class < FTMEM_CLASS_KEPT);
+}
+
+/* When lines run out the classes still get their bytes. */
 static void report_tensor(report *r, const ftmem_tensor *t)
 {
     int32_t i;
     r->memory->at_peak[t->tensor_class] += t->bytes;
     for (i = 0; i < r->count; i++) {
         ftmem_tensor *k = &r->kind[i];
-        if (k->tensor_class != t->tensor_class || k->dtype != t->dtype || k->dims[0] != t->dims[0] || k->dims[1] != t->dims[1] || k->op != t->op || k->part != t->part) continue;
+        if (!report_alike(k, t)) continue;
         k->bytes += t->bytes;
         k->count += t->count;
         return;
@@ -124,18 +131,43 @@ static void report_gradients(report *r)
     }
 }
 
-/* Optimizer states, or the foreach step's temporaries, tensor by tensor. */
-static void report_optimizer(report *r, int32_t tensor_class)
+/* Optimizer states, tensor by tensor. Block-wise 8-bit states are two flat byte tensors, their maxima counted in. */
+static void report_states(report *r)
 {
     const ftmem__walk *walk = r->step->walk;
     const ftmem_job *job = walk->shape.job;
-    bool states = tensor_class == FTMEM_CLASS_STATES;
     int32_t i;
     for (i = 0; i < walk->params.count; i++) {
+        ftmem__param p = walk->params.at[i];
+        int64_t bytes = ftmem__state_bytes(job, &p), tensors = bytes >= 2 * p.n ? 2 : 1;
+        if (!p.trained || !bytes) continue;
+        if (bytes < 4 * p.n && p.rows) {
+            p.dtype = FTMEM_INT8;
+            p.rows = 0;
+        }
+        report_param(r, &p, FTMEM_CLASS_STATES, ftmem__param_count(walk, &p) * tensors, bytes / tensors, FTMEM__OP_STATE);
+    }
+}
+
+/* The step's temporaries: foreach holds one of each trained tensor, others a few of the largest. */
+static void report_step(report *r)
+{
+    const ftmem__walk *walk = r->step->walk;
+    int64_t left = r->step->totals.step_bytes, most = 0;
+    bool foreach = walk->shape.job->optimizer == FTMEM_ADAMW;
+    int32_t i, largest = -1;
+    for (i = 0; i < walk->params.count; i++) {
         const ftmem__param *p = &walk->params.at[i];
-        int64_t each = states ? ftmem__state_bytes(job, p) : job->master_weights == FTMEM_ON ? ftmem__round512(4 * p->n) : p->bytes;
-        int64_t tensors = states && each >= 2 * p->n ? 2 : 1, count = ftmem__param_count(walk, p) * tensors;
-        if (p->trained && each) report_param(r, p, tensor_class, count, each / tensors, states ? FTMEM__OP_STATE : FTMEM__OP_STEP);
+        int64_t bytes = walk->shape.job->master_weights == FTMEM_ON ? ftmem__round512(4 * p->n) : p->bytes;
+        if (!p->trained) continue;
+        if (foreach) report_param(r, p, FTMEM_CLASS_TEMPORARY, ftmem__param_count(walk, p), bytes, FTMEM__OP_STEP);
+        if (p->n > most) largest = i;
+        if (p->n > most) most = p->n;
+    }
+    if (!foreach && largest >= 0 && left >= 4 * most) {
+        ftmem__param p = walk->params.at[largest];
+        if (walk->shape.job->optimizer == FTMEM_ADAFACTOR) p.dtype = FTMEM_FP32;
+        report_param(r, &p, FTMEM_CLASS_TEMPORARY, left / ftmem__round512(ftmem__bytes(p.dtype, p.n)), ftmem__round512(ftmem__bytes(p.dtype, p.n)), FTMEM__OP_STEP);
     }
 }
 
@@ -153,7 +185,7 @@ static void report_weights(report *r)
     }
     report_bytes(r, FTMEM_CLASS_BUFFERS, t->buffer_bytes + (eval ? t->eval_batch_bytes : t->batch_bytes), FTMEM__OP_TABLE, FTMEM__PART_BATCH);
     report_bytes(r, FTMEM_CLASS_MASTER, m->phase == FTMEM_PHASE_LOAD ? 0 : t->master_bytes, FTMEM__OP_STATE, FTMEM__PART_OPTIMIZER);
-    if (states) report_optimizer(r, FTMEM_CLASS_STATES);
+    if (states) report_states(r);
     report_bytes(r, FTMEM_CLASS_WORKSPACE, m->phase == FTMEM_PHASE_LOAD ? 0 : t->workspace_bytes * (m->workspaces_both ? 2 : 1), FTMEM__OP_CUBLAS, FTMEM__PART_OPTIMIZER);
 }
 
@@ -188,8 +220,7 @@ static void report_running(report *r)
     r->op = ftmem__op_name(FTMEM__OP_STEP, false);
     if (m->pass < 0) {
         if (m->phase != FTMEM_PHASE_OPTIMIZER && m->phase != FTMEM_PHASE_OPTIMIZER2) return;
-        if (r->step->walk->shape.job->optimizer == FTMEM_ADAMW) report_optimizer(r, FTMEM_CLASS_TEMPORARY);
-        else report_bytes(r, FTMEM_CLASS_TEMPORARY, r->step->totals.step_bytes, FTMEM__OP_STEP, FTMEM__PART_OPTIMIZER);
+        report_step(r);
         return;
     }
     report_again(r, m->segment, m->pass, m->event ? m->event : -1, 1, true);
