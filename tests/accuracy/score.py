@@ -23,8 +23,8 @@ TIERS = ("allocated", "reserved", "process")
 PHASES = ("forward", "loss", "backward", "optimizer", "forward2", "loss2", "backward2", "optimizer2", "eval")
 PER_ROW = ("file,id,source,method,tier,measured_bytes,expected_bytes,lower_bytes,upper_bytes,error,phase_measured,"
            "phase_predicted,reason_not_scored").split(",")
-ELEMENT_BYTES = {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int8": 1, "uint8": 1, "bool": 1, "float64": 8}
-DTYPE_WORDS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "nf4": "", "fp4": ""}
+ELEMENT_BYTES = {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int8": 1, "uint8": 1, "bool": 1, "float64": 8, "nf4": 0.5, "fp4": 0.5}
+DTYPE_WORDS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 class NotScored(Exception):

@@ -1,6 +1,6 @@
 /*
  * Runs a fuzz target without libFuzzer: standalone FILE|FOLDER...
- * Each file as it is, cut at every length (at most 256 of them), and after each of a fixed number of small, repeatable mutations.
+ * Each file as it is, cut at every length (at most 100 of them), and after each of a fixed number of small, repeatable mutations.
  */
 #include "fuzz.h"
 
@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 
 #define MAX_SIZE 65536
-#define MAX_CUTS 256
-#define MUTATIONS 300
+#define MAX_CUTS 100
+#define MUTATIONS 150
 
 static uint64_t state;
 static long runs;
