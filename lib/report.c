@@ -40,7 +40,7 @@ static void report_store(report *r, const ftmem__store *s)
     ftmem_tensor t = {0};
     t.bytes = (uint64_t)(s->bytes * r->times);
     t.count = r->times;
-    t.dims[0] = s->rows;
+    t.dims[0] = s->cols > 0 ? s->n / s->cols : s->n;
     t.dims[1] = s->cols;
     t.tensor_class = s->tensor_class;
     t.dtype = s->dtype;

@@ -68,7 +68,7 @@ static int16_t tape_slot(ftmem__tape *tape)
 {
     int16_t slot = tape->free_head;
     if (slot >= 0) {
-        tape->free_head = (int16_t)tape->stores[slot].rows;
+        tape->free_head = (int16_t)tape->stores[slot].n;
         return slot;
     }
     if (tape->high >= FTMEM__MAX_STORES) {
@@ -103,7 +103,7 @@ int16_t ftmem__alloc(ftmem__tape *tape, ftmem__op op, int64_t n, int64_t cols, i
     ftmem__store store = {0};
     store.bytes = ftmem__round512(ftmem__bytes(dtype, n));
     store.cols = cols;
-    store.rows = cols > 0 ? n / cols : n;
+    store.n = n;
     store.dtype = (uint8_t)dtype;
     store.op = (uint8_t)op;
     store.tensor_class = (uint8_t)(cols == tape->big_cols && tensor_class != FTMEM_CLASS_WORKSPACE ? FTMEM_CLASS_LOGITS : tensor_class);
@@ -127,7 +127,7 @@ void ftmem__release(ftmem__tape *tape, int16_t store)
     s = &tape->stores[store];
     if (--s->refs > 0) return;
     tape->live -= s->bytes;
-    s->rows = tape->free_head;
+    s->n = tape->free_head;
     s->refs = 0;
     s->cached = false;
     tape->free_head = store;

@@ -26,8 +26,8 @@ typedef enum ftmem__op {
 
 typedef struct ftmem__store {
     int64_t bytes;      /* rounded to 512 */
-    int64_t rows, cols; /* for reports */
-    int16_t refs;       /* 0: a free slot, and rows is the next free one */
+    int64_t n, cols;    /* elements, and the last dimension, for reports */
+    int16_t refs;       /* 0: a free slot, and n is the next free one */
     uint8_t tensor_class, dtype, op, part;
     bool cached;        /* autocast's cache holds one of the references */
     bool backward;      /* made by the operation's backward */

@@ -261,7 +261,18 @@ def put_targets(adapter: CData, model: CData, value: Any) -> None:
     for word in words(path, value):
         if re.search(r"[*+?()|\\\[\]^$]", word) or any(part.isdecimal() for part in word.split(".")):
             raise Unsupported(f"{path} {word} selects modules by pattern or layer, which is not modelled; give module names.", path, word)
-        call(lib.ftmem_adapter_target, adapter, model, encode(word.rsplit(".", 1)[-1], path))
+        put_target(adapter, model, word)
+
+
+def put_target(adapter: CData, model: CData, word: str) -> None:
+    """A module's name, its path within a block ("self_attn.q_proj"), or a role ("q")."""
+    roles = names("role")
+    role = text(lib.ftmem_role_module(model, roles.index(word))) if word in roles else ""
+    last = word.rsplit(".", 1)[-1]
+    for name in dict.fromkeys((word, role, last)):
+        if name and lib.ftmem_adapter_target(adapter, model, encode(name, "adapter.targets"), NULL) == lib.FTMEM_OK:
+            return
+    call(lib.ftmem_adapter_target, adapter, model, encode(word, "adapter.targets"))
 
 
 def put_saved(adapter: CData, model: CData, value: Any) -> None:
@@ -282,15 +293,9 @@ def saved_part(path: str, word: str, model: CData) -> int:
 
 
 def put_freeze(job: CData, value: Any) -> None:
-    path, bits = "job.freeze", 0
-    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
-        bits = int(value)
-    else:
-        for word in words(path, value):
-            if word not in _fields.PARTS:
-                raise UnknownName(f"{path} is {word!r}; there are {', '.join(_fields.PARTS)}.", path, word)
-            bits |= _fields.PARTS[word]
-    put_bits(job, "freeze", bits, path)
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    parts = str(int(value)) if whole else "+".join(words("job.freeze", value))
+    call(lib.ftmem_set, b"job.freeze", encode(parts, "job.freeze"), job)
 
 
 def put_bits(struct: CData, member: str, bits: int, path: str) -> None:

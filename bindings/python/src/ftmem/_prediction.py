@@ -14,6 +14,10 @@ VERDICTS = ("unknown", "fits", "may_fit", "does_not_fit")
 EXIT_CODES = {"unknown": 0, "fits": 0, "may_fit": 11, "does_not_fit": 10}
 
 
+def verdict_name(code: int) -> str:
+    return VERDICTS[code] if 0 <= code < len(VERDICTS) else str(code)
+
+
 @lru_cache(maxsize=None)
 def constants(prefix: str) -> dict[int, str]:
     """number -> lower-case name, of enums without a name table."""
@@ -74,7 +78,7 @@ class Prediction:
     @property
     def verdict(self) -> str:
         """"fits", "may_fit" (in a part of the interval), "does_not_fit"; "unknown" without a GPU."""
-        return name_of("verdict", self._c.verdict)
+        return verdict_name(self._c.verdict)
 
     @property
     def fits(self) -> bool | None:
@@ -133,7 +137,7 @@ class Prediction:
         call(lib.ftmem_fixes, self.job._job, fixes, capacity, count)
         kinds = constants("FTMEM_FIX_")
         return tuple(
-            Fix(kinds.get(f.code, str(f.code)), text(f.text), name_of("verdict", f.verdict), make_range(f.process), f.value)
+            Fix(kinds.get(f.code, str(f.code)), text(f.text), verdict_name(f.verdict), make_range(f.process), f.value)
             for f in fixes[0 : min(count[0], capacity)]
         )
 
@@ -243,7 +247,7 @@ class Predictions(Sequence[Prediction]):
         columns = list(zip(*rows)) if rows else [()] * len(readers)
         self._columns = {name: array(column) for name, column in zip(COLUMNS, columns)}
         codes = [int(c) for c in self._columns["verdict_code"]]
-        self._columns["verdict"] = array([VERDICTS[c] if c < len(VERDICTS) else str(c) for c in codes], "U16")
+        self._columns["verdict"] = array([verdict_name(c) for c in codes], "U16")
         self._columns["fits"] = array([c == lib.FTMEM_FITS for c in codes], "bool")
 
     def __getattr__(self, name: str) -> Any:

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Iterable
 
-from ftmem._core import GIB, HEADER_VERSION
-from ftmem._types import Range, Tensor
+from ftmem._core import GIB, HEADER_VERSION, lib, names, text
+from ftmem._types import Note, Range, Tensor
 
 if TYPE_CHECKING:
     from ftmem._job import Job
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 Span = tuple  # (text, style of rich or "")
 Line = list  # of spans
-BAR, LABEL, NUMBER = 22, 20, 8
+BAR, LABEL, NUMBER, DETAIL = 20, 20, 8, 56  # widths
 VERDICT_LOOK = {
     "fits": ("FITS", "bold green"), "may_fit": ("MAY FIT", "bold yellow"), "does_not_fit": ("DOES NOT FIT", "bold red"),
-    "unknown": ("NO GPU GIVEN", "bold"),
+    "unknown": ("NO VERDICT", "bold"),
 }
 LATER = ("eval_higher", "later_step")
 METHOD_NAMES = {"none": "full fine-tuning", "lora": "LoRA", "qlora": "QLoRA", "lora8": "LoRA over 8-bit"}
@@ -39,16 +39,23 @@ class Unit:
 def job_line(job: Job) -> str:
     """Llama-3.1-8B · QLoRA r16 · 2 x 4096 · recompute · rtx-4090."""
     r = job.resolved()
-    return " · ".join(filter(None, (job.label, method(r), batch(r), precision(r), switches(r), str(r.get("gpu.name") or ""))))
+    return " · ".join(filter(None, (job.label, method(r, job), batch(r), precision(r), switches(r), str(r.get("gpu.name") or ""))))
 
 
-def method(r: dict[str, Any]) -> str:
+def method(r: dict[str, Any], job: Job) -> str:
     kind = r.get("adapter.kind", "none")
     name = METHOD_NAMES.get(kind, kind)
     if kind == "none":
         frozen = r.get("job.freeze")
         return f"{name}, frozen: {' '.join(frozen)}" if frozen else name
-    return f"{name} r{r.get('adapter.rank')}"
+    return f"{name} r{r.get('adapter.rank')} {targets(r.get('adapter.targets') or (), job)}".rstrip()
+
+
+def targets(chosen: Iterable[str], job: Job) -> str:
+    """"all-linear", or module names joined with "+"."""
+    modules = {role: text(lib.ftmem_role_module(job._model, i)) for i, role in enumerate(names("role"))}
+    linear = {role for i, role in enumerate(names("role")) if modules[role] and lib.FTMEM_ROLES_ALL_LINEAR >> i & 1}
+    return "all-linear" if set(chosen) == linear else "+".join(modules[role] or role for role in chosen)
 
 
 def batch(r: dict[str, Any]) -> str:
@@ -84,6 +91,7 @@ def blank() -> Line:
 
 def head(p: Prediction, show: Unit, code: int) -> Iterable[Line]:
     word, style = VERDICT_LOOK[p.verdict]
+    word = word if p.job.resolved().get("gpu.memory_bytes") else "NO GPU GIVEN"
     m = p.memory
     usable = f", usable {show(m.usable)}" if m.usable else ""
     figures = f"   {show(m.process.expected)} GiB expected, 95 % below {show(m.process.upper)}{usable}"
@@ -93,17 +101,19 @@ def head(p: Prediction, show: Unit, code: int) -> Iterable[Line]:
 
 
 def moment(p: Prediction) -> str:
+    """backward, softmax of attention, block 0, step 2."""
     peak = p.memory.peak
     phase, step = (peak.phase[:-1], ", step 2") if peak.phase.endswith("2") else (peak.phase, "")
-    place = f" of {peak.part}" if peak.part else ""
+    op = peak.op[: -len(" backward")] if phase == "backward" and peak.op.endswith(" backward") else peak.op
+    place = " of ".join(filter(None, (op, peak.part)))
     layer = f", block {peak.layer}" if peak.layer >= 0 else ""
-    return f"{phase}{f' at {peak.op}' if peak.op else ''}{place}{layer}{step}"
+    return f"{phase}{', ' if place else ''}{place}{layer}{step}"
 
 
 def row(label: str, number: str, detail: str = "", share: float | None = None, style: str = "") -> Line:
     bar = "" if share is None else "#" * round(BAR * min(max(share, 0.0), 1.0))
-    text = f"{label:<{LABEL}}{number:>{NUMBER}}   {detail}"
-    return [(text.rstrip() if not bar else f"{text:<66} ", style), (bar, "cyan")]
+    words = f"{label:<{LABEL}}{number:>{NUMBER}}   {detail}"
+    return [(f"{words:<{LABEL + NUMBER + DETAIL + 3}}  ", style), (bar, "cyan")]
 
 
 def rows(p: Prediction, show: Unit) -> Iterable[Line]:
@@ -113,7 +123,7 @@ def rows(p: Prediction, show: Unit) -> Iterable[Line]:
     yield row("gradients + states", show(c.gradients + c.states), trained(p, show), (c.gradients + c.states) / whole)
     yield row("activations", show(c.activations), largest(p, show), c.activations / whole)
     if c.overhead:
-        yield row("workspace", show(c.overhead), "inside kernels and the step", c.overhead / whole)
+        yield row("workspace", show(c.overhead), "buffers, and inside kernels", c.overhead / whole)
     yield row("allocated", show(m.allocated.expected), "<- torch max_memory_allocated", style="bold")
     allocator = m.reserved.expected - m.allocated.expected
     others = p.job._job.used_by_others_bytes
@@ -141,14 +151,21 @@ def count(number: int) -> str:
 
 
 def largest(p: Prediction, show: Unit) -> str:
-    tensors = [t for t in p.memory.peak.largest if t.kind in ("kept", "recomputed", "logits", "temporary")]
-    return "; ".join(tensor(t, show) for t in tensors[:2])
+    """The largest activations, as many as there is room for."""
+    shown = ""
+    for t in p.memory.peak.largest:
+        if t.kind in ("kept", "recomputed", "logits", "temporary"):
+            longer = f"{shown}; {tensor(t, show)}" if shown else tensor(t, show)
+            if shown and len(longer) > DETAIL:
+                break
+            shown = longer
+    return shown
 
 
 def tensor(t: Tensor, show: Unit) -> str:
     dims = " x ".join(str(d) for d in t.dims)
     times = f"{t.count} x " if t.count > 1 else ""
-    return f"{times}{t.part or t.op} {dims} {t.dtype} = {show(t.bytes)}"
+    return f"{times}{t.part if t.part == 'head' or not t.op else t.op} {dims} {t.dtype} = {show(t.bytes)}"
 
 
 def phases(p: Prediction, show: Unit) -> Iterable[Line]:
@@ -201,11 +218,36 @@ def changes(p: Prediction, show: Unit) -> Iterable[Line]:
 
 
 def assumed(p: Prediction) -> Iterable[Line]:
-    title = "ASSUMED"
-    for note in p.notes:
-        if note.kind not in LATER:
-            yield [(f"{title:<9}", "bold"), (note.text, "")]
-            title = ""
+    """What was assumed, close together; then the other notes, one a line."""
+    taken = [brief(n) for n in p.notes if n.kind == "assumed"]
+    yield from titled("ASSUMED", wrap(taken, 80))
+    yield from titled("NOTE", [n.text for n in p.notes if n.kind != "assumed" and n.kind not in LATER])
+
+
+def titled(title: str, texts: Iterable[str]) -> Iterable[Line]:
+    for words in texts:
+        yield [(f"{title:<9}", "bold"), (words, "")]
+        title = ""
+
+
+def brief(note: Note) -> str:
+    """"job.dtype was not given: bf16 assumed" -> "dtype bf16"; a sentence of another form stays."""
+    start, end = f"{note.field} was not given: ", " assumed"
+    if note.field and note.text.startswith(start) and note.text.endswith(end):
+        return f"{note.field.split('.', 1)[-1]} {note.text[len(start) : -len(end)]}"
+    return note.text
+
+
+def wrap(items: Iterable[str], width: int) -> Iterable[str]:
+    line = ""
+    for item in items:
+        longer = f"{line} · {item}" if line else item
+        if line and len(longer) > width:
+            yield line
+            longer = item
+        line = longer
+    if line:
+        yield line
 
 
 def plain(p: Prediction) -> str:
@@ -214,7 +256,7 @@ def plain(p: Prediction) -> str:
 
 
 def join(screen: Iterable[Line]) -> str:
-    texts = ["".join(text for text, _ in line).rstrip() for line in screen]
+    texts = ["".join(words for words, _ in line).rstrip() for line in screen]
     while texts and not texts[-1]:
         texts.pop()
     return "\n".join(texts)
