@@ -25,13 +25,16 @@ enum {
 enum { FTMEM__RMS, FTMEM__RMS_PLUS_ONE, FTMEM__RMS_FP32_WEIGHT, FTMEM__LAYER, FTMEM__LAYER_NO_PARAMETERS, FTMEM__LAYER_FP32 }; /* norm kinds */
 enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI };  /* positions */
 enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN };                      /* MLP kinds */
-enum { FTMEM__QKV_SEPARATE, FTMEM__QKV_FUSED };
+enum { FTMEM__QKV_SEPARATE, FTMEM__QKV_FUSED, FTMEM__QKV_SLICED };             /* FUSED: split in one; SLICED: three slices of one projection */
+/* Rotation: the whole head; a slice of it, joined with the rest in apply_rotary_pos_emb, or in the attention's own frame. */
+enum { FTMEM__TURN_WHOLE, FTMEM__TURN_JOINED, FTMEM__TURN_APART };
+enum { FTMEM__TABLES_CAST, FTMEM__TABLES_FP32, FTMEM__TABLES_CAST_QK_FP32 };  /* cos and sin in the stream's dtype or fp32; q and k widened before */
 enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE };                                 /* where q/k norms work */
 
 typedef struct ftmem__family {
     const char *model_type;
     const uint8_t *block, *parallel_block, *two_norm_block; /* FTMEM__END-terminated */
-    uint8_t norm, positions, mlp, qkv, qk_norm_kind, activation;
+    uint8_t norm, positions, mlp, qkv, qk_norm_kind, activation, turn, tables;
     /* class defaults of the model's switches: FTMEM_ON or FTMEM_OFF */
     uint8_t tied, qkv_bias, o_bias, mlp_bias, norm_bias, qk_norm, parallel, two_norms, head_bias;
     bool embed_scale;   /* the embedding is multiplied (Gemma; Granite where `scaled`) */

@@ -10,6 +10,13 @@ const char *ftmem__part_name(int32_t part)
 
 /* ---------------------------------------------------------------------------------------------------- attention */
 
+/* modeling_phi3.py Phi3Attention: query, key and value are slices, each with a gradient of the whole. */
+static void program_slice(ftmem__tape *tape, ftmem__var fused, const int64_t part[3], ftmem__var qkv[3])
+{
+    int32_t i;
+    for (i = 0; i < 3; i++) qkv[i] = ftmem__apply(tape, FTMEM__OP_SLICE, &fused, 1, part[i], fused.cols * part[i] / fused.n, fused.dtype);
+}
+
 static void program_project(ftmem__low *low, ftmem__var x, ftmem__var qkv[3])
 {
     const ftmem__shape *shape = low->shape;
@@ -25,41 +32,38 @@ static void program_project(ftmem__low *low, ftmem__var x, ftmem__var qkv[3])
     fused = ftmem__low_linear(low, FTMEM_ROLE_QKV, x, shape->q + 2 * shape->kv, bias);
     part[0] = low->tokens * shape->q;
     part[1] = part[2] = low->tokens * shape->kv;
-    ftmem__split(low->tape, fused, 3, part, qkv);
+    if (shape->family->qkv == FTMEM__QKV_SLICED) program_slice(low->tape, fused, part, qkv);
+    else ftmem__split(low->tape, fused, 3, part, qkv);
     ftmem__drop(low->tape, fused);
 }
 
-static void program_rotate(ftmem__low *low, ftmem__var qkv[3])
+static void program_rotate(ftmem__low *low, ftmem__var qkv[3], ftmem__var *locals, int32_t *count)
 {
     int32_t positions = low->shape->family->positions;
-    ftmem__var q, k;
     if (positions != FTMEM__ROPE && positions != FTMEM__ROPE_INTERLEAVED) return;
     if (low->kind == 2 || low->shape->model->alibi == FTMEM_ON) return;
-    q = ftmem__low_rotate(low, qkv[0]);
-    k = ftmem__low_rotate(low, qkv[1]);
-    ftmem__drop(low->tape, qkv[0]);
-    ftmem__drop(low->tape, qkv[1]);
-    qkv[0] = q;
-    qkv[1] = k;
+    ftmem__low_rotate(low, qkv, locals, count);
 }
 
 static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
 {
     const ftmem__shape *shape = low->shape;
-    ftmem__var qkv[3], out, y;
+    ftmem__var qkv[3], locals[4], out, y;
+    int32_t count = 0;
     low->tape->part = FTMEM__PART_ATTENTION;
     program_project(low, x, qkv);
     if (shape->model->qk_norm == FTMEM_ON) {
         qkv[0] = ftmem__low_qk_norm(low, qkv[0]);
         qkv[1] = ftmem__low_qk_norm(low, qkv[1]);
     }
-    program_rotate(low, qkv);
+    program_rotate(low, qkv, locals, &count);
     out = ftmem__low_attend(low, qkv[0], qkv[1], qkv[2]); /* q, k, v stay this frame's */
     y = ftmem__low_linear(low, FTMEM_ROLE_O, out, shape->h, shape->model->o_bias == FTMEM_ON);
     ftmem__drop(low->tape, out);
     ftmem__drop(low->tape, qkv[0]);
     ftmem__drop(low->tape, qkv[1]);
     ftmem__drop(low->tape, qkv[2]);
+    while (count > 0) ftmem__drop(low->tape, locals[--count]);
     return y;
 }
 

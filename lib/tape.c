@@ -179,16 +179,14 @@ ftmem__var ftmem__keep(ftmem__tape *tape, ftmem__var value)
 /* Weights are saved too: they cost nothing, but unpacking one starts a recomputation all the same. */
 static void tape_save(ftmem__tape *tape, ftmem__node *node, int16_t store)
 {
-    int32_t i;
-    node->saves = 1;
+    node->saves = true;
     if (store < 0) return;
-    for (i = 0; i < FTMEM__COUNT(node->save); i++) {
-        if (node->save[i] >= 0) continue;
-        node->save[i] = store;
-        ftmem__hold(tape, store);
+    if (node->held == FTMEM__COUNT(node->save)) {
+        tape->exhausted = true;
         return;
     }
-    tape->exhausted = true;
+    node->save[node->held++] = store;
+    ftmem__hold(tape, store);
 }
 
 static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, ftmem__var *out)
@@ -202,9 +200,9 @@ static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var 
     node = &tape->node[tape->nodes];
     node->work = 0;
     node->flops = 0;
-    for (i = 0; i < FTMEM__COUNT(node->save); i++) node->save[i] = -1;
-    for (i = 0; i < 3 && !tape->replay; i++) node->grad[i] = -1;
-    node->saves = 0;
+    node->held = 0;
+    node->saves = false;
+    if (!tape->replay) node->grad[0] = node->grad[1] = node->grad[2] = -1;
     node->op = (uint8_t)op;
     node->inputs = (uint8_t)count;
     node->outs = 1;
@@ -519,7 +517,7 @@ static void tape_saved(ftmem__tape *tape, const ftmem__node *node, int16_t resul
 {
     int32_t k;
     for (k = 0; k < node->inputs; k++) {
-        if (!tape_needs(node, k) || node->save[k] < 0) continue;
+        if (!tape_needs(node, k) || k >= node->held) continue;
         result[k] = node->save[k];
         ftmem__hold(tape, result[k]);
     }
@@ -549,7 +547,7 @@ static void tape_step(ftmem__tape *tape, ftmem__node *node)
     tape->part = node->part;
     if (reached) tape_gradients(tape, node, result);
     for (k = 0; k < node->outs; k++) ftmem__release(tape, node->grad[k]);
-    for (k = 0; k < FTMEM__COUNT(node->save); k++) ftmem__release(tape, node->save[k]);
+    for (k = 0; k < node->held; k++) ftmem__release(tape, node->save[k]);
     for (k = 0; k < node->inputs; k++)
         if (result[k] >= 0) ftmem__deliver(tape, tape_operand(node, k), result[k]);
 }

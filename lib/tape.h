@@ -43,6 +43,7 @@ typedef struct ftmem__var {
     uint8_t slot;  /* which output of the producer */
     uint8_t dtype;
     bool grad;     /* requires a gradient */
+    bool joined;   /* queries or keys that a concatenation laid out densely as [rows, heads, tokens, dim] */
 } ftmem__var;
 
 typedef struct ftmem__node {
@@ -52,7 +53,9 @@ typedef struct ftmem__node {
     double flops;    /* of backward for each operand that needs a gradient */
     int16_t in_node[3], save[6], grad[3]; /* grad: arrived gradients by output, -1: none yet */
     uint8_t in_slot[3], in_dtype[3];
-    uint8_t op, inputs, outs, need, part, out_dtype, saves;
+    uint8_t op, inputs, outs, need, part, out_dtype;
+    uint8_t held;    /* entries of save[] */
+    bool saves;      /* something is saved, perhaps a weight, which costs nothing */
 } ftmem__node;
 
 typedef enum ftmem__mode {

@@ -17,12 +17,12 @@ FRIENDLY_HELP = {
     "gpu": 'name ("4090", "A100 80GB", "24GB"), or "auto"',
     "method": "one of " + ", ".join(METHODS),
     "precision": "one of " + ", ".join(PRECISIONS) + "; amp_ is autocast over fp32 weights",
-    "gradient_checkpointing": "true, false or reentrant",
+    "gradient_checkpointing": "true, false or reentrant", "activation_checkpointing": "the same",
     "bf16": "autocast to bf16, as Trainer's bf16", "fp16": "autocast to fp16, as Trainer's fp16",
     "use_liger_kernel": "fused linear cross-entropy", "optim": "transformers' name of the optimizer",
     "attn_implementation": "sdpa, eager or flash_attention_2",
 }
-BARE_TRUE = ("gradient_checkpointing", "recompute", "bf16", "fp16", "use_liger_kernel")
+BARE_TRUE = ("gradient_checkpointing", "activation_checkpointing", "recompute", "bf16", "fp16", "use_liger_kernel")
 
 
 class BadUsage(Exception):
@@ -178,7 +178,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def report(message: str, code: int, as_json: bool, error: FtmemError | None = None) -> int:
     """One sentence on standard error; with --json also a document on standard output."""
-    print("ftmem: " + " ".join(message.split()), file=sys.stderr)
+    print("ftmem: " + "".join(c if c.isprintable() else "?" for c in " ".join(message.split())), file=sys.stderr)
     if as_json:
         body = {"schema": "ftmem.error/1", "exit_code": code, "message": message}
         if error is not None:

@@ -7,7 +7,7 @@ from typing import Any, Callable
 from ftmem._errors import FtmemError, WrongType, from_status
 
 try:
-    from ftmem._ffi import ffi, lib
+    from ftmem._ffi import ffi as ffi, lib as lib
 except ImportError as missing:
     raise ImportError("ftmem's compiled part is missing: install the package (pip install .) before importing it") from missing
 
@@ -63,7 +63,8 @@ def copy(struct: str, source: CData) -> CData:
 @lru_cache(maxsize=None)
 def names(enum: str) -> tuple[str, ...]:
     """Names of an enum's values, in the order of their numbers."""
-    key, found = enum.encode(), []
+    key = enum.encode()
+    found: list[str] = []
     while len(found) < 256:
         name = lib.ftmem_enum_name(key, len(found))
         if not name:

@@ -14,7 +14,7 @@ from ftmem._types import Gpu
 if TYPE_CHECKING:
     from ftmem._prediction import Prediction
 
-Values = dict  # path -> value as given
+Values = dict[str, Any]  # path -> value as given
 
 ALIASES = {
     "batch_size": "job.micro_batch",
@@ -34,6 +34,10 @@ ALIASES = {
     "target_modules": "adapter.targets",
     "method": "adapter.kind",
     "gradient_checkpointing": "job.recompute",
+    "activation_checkpointing": "job.recompute",
+    "use_liger_kernel": "job.loss",
+    "bf16": "job.autocast",
+    "fp16": "job.autocast",
     "optim": "job.optimizer",
     "attn_implementation": "job.attention",
 }
@@ -136,7 +140,8 @@ def expand_attention(name: str, value: Any) -> Values:
 
 
 EXPANDERS: dict[str, Callable[[str, Any], Values]] = {
-    "method": expand_method, "precision": expand_precision, "gradient_checkpointing": expand_recompute, "recompute": expand_recompute,
+    "method": expand_method, "precision": expand_precision, "gradient_checkpointing": expand_recompute,
+    "activation_checkpointing": expand_recompute, "recompute": expand_recompute,
     "bf16": expand_mixed, "fp16": expand_mixed, "use_liger_kernel": expand_liger, "optim": expand_optimizer,
     "optimizer": expand_optimizer, "attn_implementation": expand_attention, "attention": expand_attention,
 }
@@ -313,9 +318,17 @@ def put_gpu(job: CData, value: Any) -> None:
         if value == "auto":
             put_gpu(job, visible_gpu())
         else:
-            call(lib.ftmem_gpu_find, encode(value, "gpu"), ffi.addressof(job, "gpu"))
+            job.gpu = named_gpu(value)[0]
     else:
         raise WrongType(f'gpu is {value!r}; give a name, "auto", an ftmem.Gpu or None.', "gpu", str(value))
+
+
+@lru_cache(maxsize=64)
+def named_gpu(name: str) -> CData:
+    """The catalog's card; a sweep looks each up once."""
+    found = new("ftmem_gpu")
+    call(lib.ftmem_gpu_find, encode(name, "gpu"), found)
+    return found
 
 
 def put_number(struct: CData, member: str, value: int) -> None:
@@ -334,9 +347,8 @@ def visible_gpu() -> Gpu:
         raise Missing('gpu is "auto", but no imported torch sees a CUDA device; name the GPU.', "gpu", "auto")
     seen = cuda.get_device_properties(cuda.current_device())
     total, arch = int(seen.total_memory), int(seen.major) * 10 + int(seen.minor)
-    found = new("ftmem_gpu")
     try:
-        call(lib.ftmem_gpu_find, encode(str(seen.name), "gpu"), found)
+        found = named_gpu(str(seen.name))
         known = abs(int(found.memory_bytes) - total) < total // 8  # the name's card, not a slice of it
     except FtmemError:
         known = False

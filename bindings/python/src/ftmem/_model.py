@@ -118,8 +118,7 @@ def cached_config(name: str) -> Path | None:
     except (OSError, ValueError):
         main = ""
     found = [p for p in folder.glob("snapshots/*/config.json") if p.is_file()]
-    preferred = [p for p in found if p.parent.name == main]
-    return (preferred or sorted(found, key=lambda p: p.stat().st_mtime, reverse=True) or [None])[0]
+    return max(found, key=lambda p: (p.parent.name == main, p.stat().st_mtime), default=None)
 
 
 def from_path(path: Path, label: str = "") -> Model:

@@ -30,9 +30,13 @@ def preflight(
     strict:   the 95 % bound has to fit; otherwise the expected size has to
     keywords: as for predict(); they win over what was read
     """
+    metrics = False
     if args is None and hasattr(model, "model") and hasattr(model, "args"):
+        metrics = getattr(model, "compute_metrics", None) is not None
         model, args = model.model, model.args
     found = {**from_model(model), **from_adapter(peft_config or adapter_of(model), model), **from_arguments(args), **versions()}
+    if metrics and "eval_batch_size" in found and not getattr(args, "prediction_loss_only", False):
+        found["eval_keep_logits"] = True
     found = {k: v for k, v in found.items() if not shadowed(k, keywords)}
     given = {**found, **keywords, "gpu": gpu}
     if gpu is None:
@@ -45,6 +49,8 @@ def preflight(
 def gate(prediction: Prediction, strict: bool) -> Prediction:
     if prediction.fits or (prediction.verdict == "may_fit" and not strict):
         return prediction
+    if prediction.verdict == "unknown":
+        raise Missing("there is no verdict: the GPU has no memory size.", "gpu")
     m = prediction.memory
     best = next((f" {f.text} would fit." for f in prediction.fixes if f.fits), "")
     raise DoesNotFit(
@@ -56,13 +62,13 @@ def gate(prediction: Prediction, strict: bool) -> Prediction:
 
 def shadowed(name: str, keywords: Mapping[str, Any]) -> bool:
     """Whether a keyword of the caller sets what `name` would."""
-    from ftmem._job import ALIASES, EXPANDERS
+    from ftmem._job import ALIASES
     from ftmem._fields import keywords as known
 
     def path(key: str) -> str:
-        return ALIASES.get(key) or known().get(key) or ("job.autocast" if key in ("bf16", "fp16", "precision") else key)
+        return "job.autocast" if key == "precision" else ALIASES.get(key) or known().get(key) or key
 
-    return name in EXPANDERS and name in keywords or path(name) in {path(k) for k in keywords}
+    return path(name) in {path(k) for k in keywords}
 
 
 def versions() -> dict[str, Any]:
@@ -104,9 +110,10 @@ def from_arguments(args: Any) -> dict[str, Any]:
 
 def recompute_of(args: Any) -> dict[str, Any]:
     """transformers before 5 checkpoints reentrantly unless it is told otherwise."""
-    if not getattr(args, "gradient_checkpointing", False):
+    name = next((n for n in ("activation_checkpointing", "gradient_checkpointing") if getattr(args, n, False)), None)
+    if name is None:
         return {}
-    options = getattr(args, "gradient_checkpointing_kwargs", None) or {}
+    options = getattr(args, f"{name}_kwargs", None) or {}
     version = str(getattr(sys.modules.get("transformers"), "__version__", "5")).split(".")[0]
     reentrant = options.get("use_reentrant", version.isdecimal() and int(version) < 5)
     return {"gradient_checkpointing": "reentrant" if reentrant else True}

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from ftmem._job import Job
     from ftmem._prediction import Prediction
 
-Span = tuple  # (text, style of rich or "")
-Line = list  # of spans
+Span = tuple[str, str]  # text, style of rich or ""
+Line = list[Span]
 BAR, LABEL, NUMBER, DETAIL = 20, 20, 8, 56  # widths
 VERDICT_LOOK = {
     "fits": ("FITS", "bold green"), "may_fit": ("MAY FIT", "bold yellow"), "does_not_fit": ("DOES NOT FIT", "bold red"),

@@ -1,0 +1,87 @@
+"""Parameter counts against torch's: every row of tests/vectors/parameters.csv, to the integer.
+
+The rows were counted on real transformers and PEFT classes (tools/golden_parameters.py); the configs are in tests/data/configs.
+"""
+from __future__ import annotations
+
+import csv
+import json
+import pathlib
+from typing import Any
+
+import ftmem
+import pytest
+
+TESTS = pathlib.Path(__file__).resolve().parents[3] / "tests"
+# Understood and not modelled: the key that the refusal has to name. A row leaves this list when its structure is modelled.
+REFUSED = {
+    "made__opt-350m": "do_layer_norm_before",
+    "made__opt-no-bias": "layer_norm_elementwise_affine",
+    "made__smollm3-biases": "use_sliding_window",
+}
+
+
+def rows() -> list[dict[str, str]]:
+    path = TESTS / "vectors" / "parameters.csv"
+    return list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
+
+
+def config_of(name: str) -> dict[str, Any]:
+    """The config that the row was counted with: the language model of a vision-language one, and not quantised."""
+    config = json.loads((TESTS / "data" / "configs" / f"{name}.json").read_text())
+    config = config.get("text_config", config)
+    config.pop("quantization_config", None)
+    return dict(config)
+
+
+def modelled() -> list[Any]:
+    return [pytest.param(r, id=r["config"]) for r in rows() if r["config"] not in REFUSED]
+
+
+def prepared(row: dict[str, str], **keywords: Any) -> ftmem.Job:
+    return ftmem.prepare(config_of(row["config"]), seq_len=8, **keywords)
+
+
+@pytest.mark.skipif(not rows(), reason="the vectors are in the repository, not in a source distribution")
+def test_the_vectors_are_there() -> None:
+    names = [r["config"] for r in rows()]
+    assert len(names) == len(set(names)) > 100
+    assert set(REFUSED) < set(names)
+    assert {r["model_type"] for r in rows()} >= set(next(f.values for f in ftmem.fields() if f.path == "model.family")[1:]) - {"gemma3"}
+
+
+@pytest.mark.parametrize("row", modelled())
+def test_counts(row: dict[str, str]) -> None:
+    job = prepared(row)
+    prediction, resolved = job.predict(), job.resolved()
+    counts = prediction.counts
+    positions = resolved["model.position_rows"] * resolved["model.hidden"]  # torch's embedding count includes the table of positions
+    got = {
+        "params": counts.total, "embedding_params": counts.embedding + positions, "head_params": counts.head,
+        "block_params": counts.block * resolved["model.layers"],
+    }
+    assert got == {name: int(row[name]) for name in got}
+    assert prediction.parameters == prediction.trainable == counts.total == counts.trainable
+    assert counts.adapters == 0
+
+
+@pytest.mark.parametrize("row", modelled())
+def test_lora_counts(row: dict[str, str]) -> None:
+    """Rank 16 on every linear of the blocks."""
+    prediction = prepared(row, method="lora", rank=16, target_modules="all-linear").predict()
+    assert prediction.trainable == int(row["lora_r16_all_linear_trainable"])
+    assert prediction.counts.adapters == prediction.counts.trainable == prediction.trainable
+    assert prediction.parameters == int(row["params"])
+
+
+@pytest.mark.parametrize("row", modelled())
+def test_quantised_counts_are_the_same(row: dict[str, str]) -> None:
+    """A 4-bit weight counts as one parameter."""
+    prediction = prepared(row, method="qlora", rank=16, target_modules="all-linear").predict()
+    assert (prediction.parameters, prediction.trainable) == (int(row["params"]), int(row["lora_r16_all_linear_trainable"]))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_by_name(name: str) -> None:
+    with pytest.raises(ftmem.Unsupported, match=REFUSED[name]):
+        ftmem.prepare(config_of(name))
