@@ -22,11 +22,18 @@ static ftmem__var attention_rotate_half(ftmem__tape *tape, ftmem__var x)
     return y;
 }
 
-/* (x * cos) + (rotate_half(x) * sin); the tables are the model's, made once in the stream's dtype. */
-static ftmem__var attention_rotate_whole(ftmem__low *low, ftmem__var x)
+static void attention_swap(ftmem__tape *tape, ftmem__var *place, ftmem__var value)
+{
+    ftmem__drop(tape, *place);
+    *place = value;
+}
+
+/* (x * cos) + (rotate_half(x) * sin); the tables are the model's, made once. */
+static ftmem__var attention_turn(ftmem__low *low, ftmem__var x)
 {
     ftmem__tape *tape = low->tape;
-    ftmem__var table = ftmem__constant(low->shape->s * x.cols, x.cols, low->shape->stream), straight, turned, y;
+    int32_t dtype = low->shape->family->tables == FTMEM__TABLES_FP32 ? FTMEM_FP32 : low->shape->stream;
+    ftmem__var table = ftmem__constant(low->shape->s * x.cols, x.cols, dtype), straight, turned, y;
     straight = ftmem__binary(tape, FTMEM__OP_MUL, x, table);
     y = attention_rotate_half(tape, x);
     turned = ftmem__binary(tape, FTMEM__OP_MUL, y, table);
@@ -37,27 +44,67 @@ static ftmem__var attention_rotate_whole(ftmem__low *low, ftmem__var x)
     return y;
 }
 
-/* x keeps its owner. Families that rotate a part of each head join it with the rest again. */
-ftmem__var ftmem__low_rotate(ftmem__low *low, ftmem__var x)
+/* apply_rotary_pos_emb over whole heads; modeling_cohere.py widens q and k first, modeling_olmo.py has fp32 tables:
+   both cast the two results at the end. */
+static void attention_rotate_whole(ftmem__low *low, ftmem__var qk[2])
 {
     ftmem__tape *tape = low->tape;
-    int64_t width = x.cols;
-    ftmem__var part[2], rotated, y;
-    x.cols = low->shape->d;
-    if (low->shape->rotary >= x.cols) {
-        y = attention_rotate_whole(low, x);
-        y.cols = width;
-        return y;
-    }
-    part[0] = attention_slice(tape, x, low->shape->rotary);
-    part[1] = attention_slice(tape, x, x.cols - low->shape->rotary);
-    rotated = attention_rotate_whole(low, part[0]);
-    ftmem__drop(tape, part[0]);
-    part[0] = rotated;
-    y = ftmem__apply(tape, FTMEM__OP_CAT, part, 2, x.n, width, rotated.dtype);
-    ftmem__drop(tape, part[0]);
-    ftmem__drop(tape, part[1]);
+    uint8_t tables = low->shape->family->tables;
+    ftmem__var wide[2], turned[2];
+    int32_t i, dtype = qk[0].dtype;
+    for (i = 0; i < 2; i++) wide[i] = ftmem__cast(tape, qk[i], tables == FTMEM__TABLES_CAST_QK_FP32 ? FTMEM_FP32 : dtype);
+    for (i = 0; i < 2; i++) turned[i] = attention_turn(low, wide[i]);
+    if (tables == FTMEM__TABLES_CAST) dtype = turned[0].dtype;
+    for (i = 0; i < 2; i++) ftmem__drop(tape, qk[i]);
+    for (i = 0; i < 2; i++) qk[i] = ftmem__cast(tape, turned[i], dtype);
+    for (i = 0; i < 2; i++) ftmem__drop(tape, turned[i]);
+    for (i = 0; i < 2; i++) ftmem__drop(tape, wide[i]);
+}
+
+static ftmem__var attention_join(ftmem__tape *tape, const ftmem__var part[2], ftmem__var whole)
+{
+    ftmem__var y = ftmem__apply(tape, FTMEM__OP_CAT, part, 2, whole.n, whole.cols, part[0].dtype);
+    y.joined = true;
     return y;
+}
+
+/* A slice of each head is rotated and joined with the rest: at once (modeling_phi3.py apply_rotary_pos_emb), or in
+   the attention's frame, which goes on to hold the parts (modeling_stablelm.py StableLmAttention). */
+static void attention_rotate_slices(ftmem__low *low, ftmem__var qk[2], bool apart, ftmem__var *locals, int32_t *count)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var part[2][2], y[2];
+    int32_t i;
+    for (i = 0; i < 2; i++) part[i][0] = attention_slice(tape, qk[i], low->shape->rotary), part[i][1] = attention_slice(tape, qk[i], qk[i].cols - low->shape->rotary);
+    for (i = 0; i < 2; i++) {
+        attention_swap(tape, &part[i][0], attention_turn(low, part[i][0]));
+        if (apart) continue;
+        y[i] = attention_join(tape, part[i], qk[i]);
+        ftmem__drop(tape, part[i][0]);
+    }
+    for (i = 0; i < 2; i++) {
+        if (apart) y[i] = attention_join(tape, part[i], qk[i]);
+        attention_swap(tape, &qk[i], y[i]);
+        if (apart) locals[(*count)++] = part[i][0], locals[(*count)++] = part[i][1];
+        else ftmem__drop(tape, part[i][1]);
+    }
+}
+
+/* Rotates queries and keys in place. The gradient that comes out of slices is laid out by heads: its view is a copy. */
+void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, int32_t *count)
+{
+    const ftmem__shape *shape = low->shape;
+    bool whole = shape->family->turn == FTMEM__TURN_WHOLE && shape->rotary >= shape->d;
+    int64_t width[2];
+    int32_t i;
+    for (i = 0; i < 2; i++) {
+        width[i] = qk[i].cols;
+        qk[i].cols = shape->d;
+        if (!whole && !qk[i].joined) attention_swap(low->tape, &qk[i], ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, qk[i]));
+    }
+    if (whole) attention_rotate_whole(low, qk);
+    else attention_rotate_slices(low, qk, shape->family->turn == FTMEM__TURN_APART, locals, count);
+    for (i = 0; i < 2; i++) qk[i].cols = width[i];
 }
 
 /* ---------------------------------------------------------------------------------------------------- kernels */
@@ -83,12 +130,6 @@ static int64_t attention_scores(const attention_call *call)
 static double attention_flops(const attention_call *call)
 {
     return 2.0 * (double)attention_scores(call) * (double)call->low->shape->d;
-}
-
-static void attention_swap(ftmem__tape *tape, ftmem__var *place, ftmem__var value)
-{
-    ftmem__drop(tape, *place);
-    *place = value;
 }
 
 /* repeat_kv: K and V copied to all query heads. */
@@ -121,6 +162,15 @@ static int64_t attention_up(int64_t x, int64_t multiple)
     return (x + multiple - 1) / multiple * multiple;
 }
 
+/* The output of a matmul is [rows, heads, tokens, dim]; the projection wants [rows, tokens, heads x dim]. */
+static ftmem__var attention_transpose(attention_call *call, ftmem__var out)
+{
+    ftmem__var y = ftmem__unary(call->low->tape, FTMEM__OP_CLONE, out);
+    ftmem__drop(call->low->tape, out);
+    y.cols = call->low->shape->q;
+    return y;
+}
+
 /* Flash attention: logsumexp and two random-state scalars beside q, k, v, out. Its backward holds an fp32 dQ
    accumulator with row sums, and dK and dV for each query head when heads are grouped. */
 static ftmem__var attention_flash(attention_call *call)
@@ -144,7 +194,7 @@ static ftmem__var attention_flash(attention_call *call)
         if (call->groups > 1) node->work += 2 * ftmem__bytes(call->q.dtype, call->q.n);
         node->flops = 5 * attention_flops(call);
     }
-    return out;
+    return call->q.joined ? attention_transpose(call, out) : out; /* flash's output has the queries' layout */
 }
 
 /* Memory-efficient attention: logsumexp over rows padded to 32; backward holds row sums, and for 16-bit inputs an fp32
@@ -189,21 +239,12 @@ static ftmem__var attention_matmul(attention_call *call, ftmem__var a, ftmem__va
     return out;
 }
 
-/* The output of a matmul is [rows, heads, tokens, dim]; the projection wants [rows, tokens, heads x dim]. */
-static ftmem__var attention_transpose(attention_call *call, ftmem__var out)
-{
-    ftmem__var y = ftmem__unary(call->low->tape, FTMEM__OP_CLONE, out);
-    ftmem__drop(call->low->tape, out);
-    y.cols = call->low->shape->q;
-    return y;
-}
-
 /* Q, K and V come out of their projections as views that are not dense: their gradients are copied once. */
 static void attention_views(attention_call *call)
 {
     ftmem__tape *tape = call->low->tape;
-    attention_swap(tape, &call->q, ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, call->q));
-    attention_swap(tape, &call->k, ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, call->k));
+    if (!call->q.joined) attention_swap(tape, &call->q, ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, call->q));
+    if (!call->k.joined) attention_swap(tape, &call->k, ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, call->k));
     attention_swap(tape, &call->v, ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, call->v));
 }
 
@@ -239,7 +280,7 @@ static ftmem__var attention_eager(attention_call *call)
     int64_t n = attention_scores(call), s = low->shape->s;
     bool single = call->groups == 1;
     ftmem__var mask = ftmem__constant(low->b * s * s, s, low->shape->stream), raw, scaled, p, out;
-    raw = attention_matmul(call, call->q, call->k, true, single, n, s);
+    raw = attention_matmul(call, call->q, call->k, !call->q.joined, single && !call->k.joined, n, s);
     scaled = ftmem__unary(tape, FTMEM__OP_SCALE, raw);
     ftmem__drop(tape, raw);
     if (low->shape->model->attention_softcap > 0) scaled = attention_softcap(tape, scaled);

@@ -67,6 +67,10 @@ static ftmem__var norm_layer(ftmem__low *low, ftmem__var x, int64_t width, bool 
     ftmem__save_new(tape, y, x.n / width, 1, FTMEM_FP32);
     ftmem__save_new(tape, y, x.n / width, 1, FTMEM_FP32);
     ftmem__drop(tape, in[0]);
+    if (!in_fp32) return y;
+    in[0] = y; /* modeling_olmo.py OlmoLayerNorm casts back */
+    y = ftmem__cast(tape, y, x.dtype);
+    ftmem__drop(tape, in[0]);
     return y;
 }
 

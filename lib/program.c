@@ -182,10 +182,12 @@ static ftmem__var program_table(ftmem__low *low, int64_t n, int64_t cols, int32_
 static void program_positions(ftmem__low *low, ftmem__prologue *p)
 {
     const ftmem__shape *shape = low->shape;
+    int32_t dtype = shape->family->tables == FTMEM__TABLES_FP32 ? FTMEM_FP32 : shape->stream;
     int64_t n = shape->s * shape->rotary;
+    if (shape->family->tables_by_kind && shape->has_full && shape->has_sliding) n *= 2; /* each kind has its own pair */
     if (shape->family->positions > FTMEM__ROPE_INTERLEAVED || shape->model->alibi == FTMEM_ON) return;
-    p->tables[0] = program_table(low, n, shape->rotary, shape->stream, FTMEM__OP_TABLE);
-    p->tables[1] = program_table(low, n, shape->rotary, shape->stream, FTMEM__OP_TABLE);
+    p->tables[0] = program_table(low, n, shape->rotary, dtype, FTMEM__OP_TABLE);
+    p->tables[1] = program_table(low, n, shape->rotary, dtype, FTMEM__OP_TABLE);
     p->has_tables = true;
 }
 

@@ -20,6 +20,8 @@ USE_SYSTEM = os.environ.get("FTMEM_USE_SYSTEM", "0") not in ("", "0")
 
 def refresh():
     """csrc/ftmem.c and csrc/ftmem.h as lib/ says now; a source distribution (it has PKG-INFO) is left as it is."""
+    if USE_SYSTEM:
+        return
     if AMALGAMATE.is_file() and not (HERE / "PKG-INFO").exists():
         subprocess.run([sys.executable, str(AMALGAMATE), "--out", str(CSRC)], check=True)
     elif not (CSRC / "ftmem.c").is_file():
@@ -27,9 +29,11 @@ def refresh():
 
 
 def version():
-    refresh()
-    header = (CSRC / "ftmem.h").read_text(encoding="utf-8")
-    return ".".join(re.search(rf"FTMEM_VERSION_{part} (\d+)", header).group(1) for part in ("MAJOR", "MINOR", "PATCH"))
+    """From the header; a source distribution without its copy of C still has PKG-INFO."""
+    if (HERE / "PKG-INFO").exists():
+        return re.search(r"^Version: (.+)$", (HERE / "PKG-INFO").read_text(encoding="utf-8"), re.M).group(1)
+    header = (HERE.parent.parent / "include" / "ftmem.h").read_text(encoding="utf-8")
+    return re.search(r'FTMEM_VERSION_STRING "(.+)"', header).group(1)
 
 
 def source():

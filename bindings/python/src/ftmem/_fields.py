@@ -74,9 +74,16 @@ def keyword_of(row: Row) -> str:
 def fields() -> tuple[Field, ...]:
     """Every input there is: each is a keyword of predict() and a flag of the command line."""
     return tuple(
-        Field(r.path, keyword_of(r), r.type, r.unit, names(r.enum) if r.enum else (), r.minimum, r.maximum, r.default, r.doc)
+        Field(r.path, keyword_of(r), r.type, r.unit, values_of(r), r.minimum, r.maximum, r.default, r.doc)
         for r in table().values()
     )
+
+
+def values_of(row: Row) -> tuple[str, ...]:
+    """Names that the field takes."""
+    if row.type == "set":
+        return tuple(set_names(row, int(row.maximum)))
+    return names(row.enum) if row.enum else ()
 
 
 _INTEGERS = {("int", 8): "int64_t *", ("int", 4): "int32_t *", ("enum", 4): "int32_t *", ("set", 4): "uint32_t *", ("real", 8): "double *"}

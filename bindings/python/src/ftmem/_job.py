@@ -263,7 +263,10 @@ def put_targets(adapter: CData, model: CData, value: Any) -> None:
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
         call(lib.ftmem_set, path.encode(), str(int(value)).encode(), adapter)
         return
-    for word in words(path, value):
+    chosen = words(path, value)
+    if not chosen:
+        raise Missing(f"{path} is empty; leave it out for the family's default, or name modules.", path)
+    for word in chosen:
         if re.search(r"[*+?()|\\\[\]^$]", word) or any(part.isdecimal() for part in word.split(".")):
             raise Unsupported(f"{path} {word} selects modules by pattern or layer, which is not modelled; give module names.", path, word)
         put_target(adapter, model, word)

@@ -169,9 +169,10 @@ def tensor(t: Tensor, show: Unit) -> str:
 
 
 def phases(p: Prediction, show: Unit) -> Iterable[Line]:
-    found = [f"{name} {show(phase.process)}" for name, phase in p.memory.phases.items() if phase.process]
-    if found:
-        yield [(f"{'phases (process)':<{LABEL}}", ""), ("  ".join(found), "")]
+    found = p.memory.phases.values()
+    tier = "process" if any(phase.process for phase in found) else "allocated"
+    shown = "  ".join(f"{phase.name} {show(getattr(phase, tier))}" for phase in found if getattr(phase, tier))
+    yield [(f"{f'phases ({tier})':<{LABEL}}", ""), (shown, "")]
 
 
 def later(p: Prediction) -> Iterable[Line]:
