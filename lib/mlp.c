@@ -12,10 +12,13 @@ ftmem__var ftmem__low_dropout(ftmem__low *low, ftmem__var x, double p)
     return y;
 }
 
-/* transformers/activations.py NewGELUActivation, term by term. */
-static ftmem__var mlp_gelu_new(ftmem__tape *tape, ftmem__var x)
+/* transformers/activations.py NewGELUActivation, term by term. pow is on autocast's fp32 list (autocast_mode.h). */
+static ftmem__var mlp_gelu_new(ftmem__low *low, ftmem__var x)
 {
-    ftmem__var half = ftmem__unary(tape, FTMEM__OP_SCALE, x), cube = ftmem__unary(tape, FTMEM__OP_POW3, x), t, y;
+    ftmem__tape *tape = low->tape;
+    ftmem__var half = ftmem__unary(tape, FTMEM__OP_SCALE, x), wide = ftmem__cast(tape, x, low->shape->autocast ? FTMEM_FP32 : x.dtype), cube, t, y;
+    cube = ftmem__unary(tape, FTMEM__OP_POW3, wide);
+    ftmem__drop(tape, wide);
     t = ftmem__unary(tape, FTMEM__OP_SCALE, cube);
     ftmem__drop(tape, cube);
     y = ftmem__binary(tape, FTMEM__OP_ADD, x, t);
@@ -40,7 +43,7 @@ ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x)
     switch (low->shape->model->activation) {
     case FTMEM_SILU: op = FTMEM__OP_SILU; break;
     case FTMEM_RELU: op = FTMEM__OP_RELU; break;
-    case FTMEM_GELU_NEW: return mlp_gelu_new(low->tape, x);
+    case FTMEM_GELU_NEW: return mlp_gelu_new(low, x);
     default: break;
     }
     y = ftmem__unary(low->tape, op, x);

@@ -74,6 +74,11 @@ def test_a_screen(command: Run) -> None:
     assert result.stdout.strip() == str(ftmem.predict("gpt2", batch_size=2, seq_len=128, gradient_checkpointing=True))
 
 
+def test_a_bare_switch_leaves_the_model_alone(command: Run) -> None:
+    wanted = command("predict", "gpt2", "--gradient-checkpointing", "true", "--bf16", "on", "--grad-clip", "false").stdout
+    assert wanted and command("predict", "--gradient-checkpointing", "--bf16", "gpt2", "--grad-clip", "off").stdout == wanted
+
+
 def test_ascii_terminals(command: Run) -> None:
     result = command("predict", "gpt2", PYTHONIOENCODING="ascii")
     assert result.returncode == 0 and "gpt2 ? full" in result.stdout

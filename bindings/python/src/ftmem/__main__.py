@@ -8,9 +8,10 @@ import sys
 from typing import Any, NoReturn, Sequence
 
 import ftmem
+from ftmem._core import names
 from ftmem._errors import FtmemError, Unsupported
 from ftmem._fields import keyword_of, keywords, nearest, table
-from ftmem._job import ALIASES, EXPANDERS, METHODS, PRECISIONS
+from ftmem._job import ALIASES, EXPANDERS, METHODS, OFF, ON, PRECISIONS
 
 EPILOG = "exit codes: 0 fits, or no GPU given; 10 does not fit; 11 fits only in a part of the interval; 2 bad input; 3 not modelled"
 FRIENDLY_HELP = {
@@ -22,6 +23,7 @@ FRIENDLY_HELP = {
     "use_liger_kernel": "fused linear cross-entropy", "optim": "transformers' name of the optimizer",
     "attn_implementation": "sdpa, eager or flash_attention_2",
 }
+SWITCH_WORDS = (*ON, *OFF, *names("switch"), *names("recompute"))
 BARE_TRUE = ("gradient_checkpointing", "activation_checkpointing", "recompute", "bf16", "fp16", "use_liger_kernel")
 
 
@@ -44,7 +46,9 @@ def build_parser() -> tuple[Parser, Parser]:
     top = Parser(prog="ftmem", description="How much GPU memory a fine-tuning run will need.", epilog=EPILOG, allow_abbrev=False)
     top.add_argument("--version", action="version", version=f"ftmem {ftmem.__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
-    predict = commands.add_parser("predict", help="memory of one job", epilog=EPILOG, allow_abbrev=False)
+    predict = commands.add_parser(
+        "predict", help="memory of one job", usage="ftmem predict MODEL [--FIELD VALUE ...]", epilog=EPILOG, allow_abbrev=False
+    )
     predict.add_argument("model", metavar="MODEL", nargs="?", help="name, path to config.json or its folder, or a parameter count such as 7B")
     predict.add_argument("--json", action="store_true", help="schema ftmem.prediction/1 on standard output")
     predict.add_argument("--strict", action="store_true", help="exit with 10 also where only a part of the interval fits")
@@ -73,13 +77,23 @@ def add_fields(parser: Parser) -> None:
 
 
 def add_flag(group: Any, name: str, text: str) -> None:
-    bare = {"nargs": "?", "const": "true"} if name in BARE_TRUE or is_switch(name) else {}
+    bare = {"nargs": "?", "const": "true"} if may_be_bare(name) else {}
     group.add_argument(flag(name), dest=f"field {name}", metavar="X", help=text.replace("%", "%%"), **bare)
 
 
-def is_switch(name: str) -> bool:
+def may_be_bare(name: str) -> bool:
+    """A switch, whose flag alone means true."""
     path = keywords().get(name)
-    return path is not None and table()[path].enum == "switch"
+    return name in BARE_TRUE or (path is not None and table()[path].enum == "switch")
+
+
+def spell_out(arguments: Sequence[str]) -> list[str]:
+    """`--bf16 gpt2` as `--bf16=true gpt2`: a bare flag must not take the model for its value."""
+    found = []
+    for word, following in zip(arguments, [*arguments[1:], ""]):
+        bare = word.startswith("--") and may_be_bare(word[2:].replace("-", "_"))
+        found.append(f"{word}=true" if bare and following.lower() not in SWITCH_WORDS else word)
+    return found
 
 
 def given(options: argparse.Namespace) -> dict[str, Any]:
@@ -165,7 +179,7 @@ RUN = {"predict": run_predict, "gpus": run_gpus, "models": run_models, "fields":
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     top, predict = build_parser()
-    options, extra = top.parse_known_args(arguments)
+    options, extra = top.parse_known_args(spell_out(sys.argv[1:] if arguments is None else arguments))
     if extra:
         known = [o for a in predict._actions for o in a.option_strings] if options.command == "predict" else []
         word = extra[0].split("=")[0]

@@ -52,7 +52,7 @@ def gate(prediction: Prediction, strict: bool) -> Prediction:
     if prediction.verdict == "unknown":
         raise Missing("there is no verdict: the GPU has no memory size.", "gpu")
     m = prediction.memory
-    best = next((f" {f.text} would fit." for f in prediction.fixes if f.fits), "")
+    best = next((f" It would fit with this change: {f.text}." for f in prediction.fixes if f.fits), "")
     raise DoesNotFit(
         f"the run needs {m.process.expected / GIB:.1f} GiB (95 % below {m.process.upper / GIB:.1f}), "
         f"the GPU offers {m.usable / GIB:.1f}.{best}",
