@@ -113,6 +113,7 @@ typedef struct attention_call {
     ftmem__low *low;
     ftmem__var q, k, v; /* owned */
     bool mask;          /* a mask tensor is passed */
+    int32_t query_dtype; /* before autocast */
     int64_t groups;     /* query heads a key/value head */
 } attention_call;
 
@@ -249,12 +250,12 @@ static void attention_views(attention_call *call)
 }
 
 /* Softmax over scores in fp32: fp16 goes in directly, bf16 by way of an fp32 copy. Takes over the scores. */
-static ftmem__var attention_softmax32(ftmem__tape *tape, ftmem__var scores)
+static ftmem__var attention_softmax32(ftmem__tape *tape, ftmem__var scores, int32_t query_dtype)
 {
     ftmem__var in = scores.dtype == FTMEM_FP16 ? ftmem__keep(tape, scores) : ftmem__cast(tape, scores, FTMEM_FP32), p, y;
     p = ftmem__apply(tape, FTMEM__OP_SOFTMAX, &in, 1, in.n, in.cols, FTMEM_FP32);
     ftmem__drop(tape, in);
-    y = ftmem__cast(tape, p, scores.dtype);
+    y = ftmem__cast(tape, p, query_dtype);
     ftmem__drop(tape, p);
     ftmem__drop(tape, scores);
     return y;
@@ -286,7 +287,8 @@ static ftmem__var attention_eager(attention_call *call)
     if (low->shape->model->attention_softcap > 0) scaled = attention_softcap(tape, scaled);
     raw = ftmem__binary(tape, FTMEM__OP_ADD, scaled, mask);
     ftmem__drop(tape, scaled);
-    p = ftmem__low_dropout(low, attention_softmax32(tape, raw), low->shape->model->attention_dropout);
+    p = ftmem__low_dropout(low, attention_softmax32(tape, raw, call->query_dtype), low->shape->model->attention_dropout);
+    attention_swap(tape, &p, ftmem__cast(tape, p, low->shape->autocast ? low->shape->autocast : p.dtype)); /* matmul is on autocast's list */
     out = attention_matmul(call, p, call->v, false, single, call->q.n, low->shape->d);
     ftmem__drop(tape, p);
     return attention_transpose(call, out);
@@ -374,8 +376,9 @@ ftmem__var ftmem__low_attend(ftmem__low *low, ftmem__var q, ftmem__var k, ftmem_
     call.v = ftmem__keep(tape, v);
     grouped = kernel == FTMEM_KERNEL_FLASH && low->shape->job->repeat_kv != FTMEM_ON;
     if (kernel != FTMEM_KERNEL_FLASH) attention_views(&call);
-    attention_autocast(&call);
+    call.query_dtype = q.dtype;
     if (!grouped && kernel != FTMEM_KERNEL_MATH) attention_repeat(&call);
+    attention_autocast(&call);
     switch (kernel) {
     case FTMEM_KERNEL_FLASH: out = attention_flash(&call); break;
     case FTMEM_KERNEL_EFFICIENT: out = attention_efficient(&call); break;

@@ -349,8 +349,8 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
     if (job->loss == FTMEM_LOSS_FUSED) {
         loss = ftmem__low_fused_loss(low, *normed);
     } else if (job->loss == FTMEM_LOSS_CHUNKED) {
-        loss = ftmem__apply(tape, FTMEM__OP_NLL, normed, 1, 1, 1, FTMEM_FP32);
         ftmem__low_chunked_forward(low, *normed);
+        loss = ftmem__apply(tape, FTMEM__OP_NLL, normed, 1, 1, 1, FTMEM_FP32); /* stands for the chunks' graph */
     } else {
         loss = ftmem__low_loss(low, logits);
     }
@@ -408,9 +408,9 @@ static ftmem__figure walk_loss_backward(ftmem__walk *walk, ftmem__low *low, ftme
     walk_listen(tape, probe);
     ftmem__tape_mark(tape);
     if (walk->shape.job->loss == FTMEM_LOSS_CHUNKED) {
-        tape->nodes--; /* the stand-in for the chunks' graph */
+        tape->nodes--; /* the stand-in, whose one saved tensor is let go after the chunks */
         ftmem__low_chunked_backward(low, normed);
-        ftmem__release(tape, tape->node[tape->nodes].save[0]);
+        ftmem__release(tape, normed.store);
         ftmem__backward_rest(tape);
         ftmem__drop(tape, loss);
     } else {
