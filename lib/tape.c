@@ -180,7 +180,7 @@ ftmem__var ftmem__keep(ftmem__tape *tape, ftmem__var value)
 static void tape_save(ftmem__tape *tape, ftmem__node *node, int16_t store)
 {
     node->saves = true;
-    if (store < 0) return;
+    if (store < 0 || tape->mode == FTMEM__GHOST) return;
     if (node->held == FTMEM__COUNT(node->save)) {
         tape->exhausted = true;
         return;

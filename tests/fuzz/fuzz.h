@@ -35,6 +35,43 @@ static inline void fuzz_check_range(const ftmem_range *range)
     FUZZ_REQUIRE(range->upper <= (uint64_t)INT64_MAX);
 }
 
+/* Each change makes it better, and the list is whole whatever its capacity. */
+static inline void fuzz_check_fixes(const ftmem_job *job, const ftmem_memory *memory)
+{
+    ftmem_fix all[FTMEM_FIX_END], some[2];
+    int32_t count = -1, again = -2;
+    memset(all, 0x55, sizeof all);
+    memset(some, 0xaa, sizeof some);
+    FUZZ_REQUIRE(ftmem_fixes(job, all, FTMEM_FIX_END, &count, NULL) == FTMEM_OK && count >= 0 && count < FTMEM_FIX_END);
+    FUZZ_REQUIRE(ftmem_fixes(job, some, 2, &again, NULL) == FTMEM_OK && again == count);
+    for (int32_t i = 0; i < count; i++) {
+        FUZZ_REQUIRE(all[i].code > 0 && all[i].code < FTMEM_FIX_END && all[i].text && all[i].value >= 0);
+        FUZZ_REQUIRE(all[i].verdict >= FTMEM_VERDICT_UNKNOWN && all[i].verdict < FTMEM_VERDICT_END);
+        FUZZ_REQUIRE(all[i].process.upper < memory->process.upper);
+        fuzz_check_range(&all[i].process);
+        if (i < 2) FUZZ_REQUIRE(memcmp(&all[i], &some[i], sizeof some[i]) == 0);
+    }
+}
+
+static inline void fuzz_check_sum(const ftmem_job *job)
+{
+    ftmem_sum_term terms[FTMEM_SUM_CAPACITY];
+    int32_t count = -1;
+    FUZZ_REQUIRE(ftmem_your_sum(job, terms, &count, NULL) == FTMEM_OK && count > 0 && count <= FTMEM_SUM_CAPACITY);
+    for (int32_t i = 0; i < count; i++)
+        FUZZ_REQUIRE(terms[i].name && terms[i].bytes_per_parameter >= 0 && terms[i].rule_bytes + terms[i].ours_bytes < UINT64_MAX);
+}
+
+/* Asked again, on a stack that other calls have used meanwhile, the answer is the same to the byte. */
+static inline void fuzz_check_again(const ftmem_job *job, const ftmem_memory *first)
+{
+    ftmem_memory again;
+    memset(&again, 0x55, sizeof again);
+    again.struct_size = sizeof again;
+    FUZZ_REQUIRE(ftmem_predict_memory(job, &again, NULL) == FTMEM_OK);
+    FUZZ_REQUIRE(memcmp(first, &again, sizeof again) == 0);
+}
+
 /* Whatever the job, an answer adds up or is refused. */
 static inline void fuzz_check_prediction(const ftmem_job *job)
 {
@@ -65,6 +102,9 @@ static inline void fuzz_check_prediction(const ftmem_job *job)
         ftmem_note_text(&memory.notes[i], text, sizeof text, &needed);
         FUZZ_REQUIRE(needed > 1);
     }
+    fuzz_check_fixes(job, &memory);
+    fuzz_check_sum(job);
+    fuzz_check_again(job, &memory);
 }
 
 /* The next line of the input, cut to capacity - 1; NULL at the end. */

@@ -183,15 +183,29 @@ def test_the_largest_tensors_belong_to_the_peak(job: Keywords) -> None:
         assert sum(t.bytes for t in peak.largest if t.kind == kind) <= peak.composition[kind]
 
 
+CARDS = st.sampled_from(({}, {"gpu": "rtx-4090", "sm_arch": None}, {"gpu": "t4", "sm_arch": None}, {"gpu": "24GB", "sm_arch": None}))
+SMALL_CARDS = st.builds(lambda size: {"memory_bytes": size}, st.integers(1 << 28, 1 << 31))  # that a small job fills
+
+
 @check
-@given(jobs(), st.sampled_from((None, "rtx-4090", "t4", "24GB")))
-def test_tiers_and_bounds_are_ordered(job: Keywords, gpu: Any) -> None:
-    m = ask(job, gpu=gpu, **({} if gpu is None else {"sm_arch": None})).memory
+@given(jobs(), CARDS | SMALL_CARDS)
+def test_tiers_and_bounds_are_ordered(job: Keywords, card: Keywords) -> None:
+    m = ask(job, **card).memory
     for tier in TIERS:
         r = getattr(m, tier)
         assert 0 < r.lower <= r.expected <= r.upper
     for bound in ("lower", "expected", "upper"):
         assert getattr(m.allocated, bound) <= getattr(m.reserved, bound) <= getattr(m.process, bound)
+
+
+@check
+@given(jobs(), SMALL_CARDS, st.integers(0, 1 << 27))
+def test_the_verdict_is_the_bound(job: Keywords, card: Keywords, others: int) -> None:
+    p = ask(job, **card, used_by_others_bytes=others)
+    m = p.memory
+    assert m.usable <= card["memory_bytes"] - others
+    assert p.fits is (m.process.upper <= m.usable)
+    assert (p.verdict == "does_not_fit") is (m.process.expected > m.usable)
 
 
 @check
