@@ -3,7 +3,7 @@
 /* ---------------------------------------------------------------------------------------------------- op rows */
 
 enum { TAPE_ALLOC, TAPE_VIEW };
-enum { TAPE_NOTHING, TAPE_INPUT, TAPE_INPUTS, TAPE_OUTPUT, TAPE_CROSS };
+enum { TAPE_NOTHING, TAPE_INPUT, TAPE_INPUTS, TAPE_OUTPUT, TAPE_CROSS, TAPE_ATTRIBUTE };
 enum { TAPE_PASS, TAPE_MAP, TAPE_SPREAD, TAPE_MATMUL, TAPE_SPLIT, TAPE_SOFTMAX, TAPE_MINUS, TAPE_SAVED };
 
 typedef struct tape_row {
@@ -222,6 +222,23 @@ static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var 
     return node;
 }
 
+/* In a recomputation the graph that backward walks is the first one: what the second holds is gone at once. */
+static void tape_attribute(ftmem__tape *tape, int16_t store)
+{
+    if (store < 0 || tape->replay || tape->graphless || tape->mode == FTMEM__GHOST) return;
+    if (tape->attributes == FTMEM__COUNT(tape->attribute)) {
+        tape->exhausted = true;
+        return;
+    }
+    tape->attribute[tape->attributes++] = store;
+    ftmem__hold(tape, store);
+}
+
+void ftmem__drop_attributes(ftmem__tape *tape)
+{
+    while (tape->attributes > 0) ftmem__release(tape, tape->attribute[--tape->attributes]);
+}
+
 static void tape_save_by_row(ftmem__tape *tape, ftmem__node *node, const ftmem__var *in, ftmem__var out)
 {
     int32_t i;
@@ -274,6 +291,7 @@ ftmem__var ftmem__apply(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, i
         out.store = ftmem__alloc(tape, op, n, cols, dtype, tape->birth);
     }
     if (out.grad && tape->mode >= FTMEM__RECORD) tape_finish(tape, op, in, count, &out);
+    if (out.grad && tape_rows[op].saves == TAPE_ATTRIBUTE) tape_attribute(tape, in[0].store);
     return out;
 }
 

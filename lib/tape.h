@@ -86,6 +86,9 @@ struct ftmem__tape {
     uint8_t mode, birth;     /* ftmem__mode; class of new tensors */
     uint8_t part;            /* FTMEM__PART_..., of new tensors */
     bool backward, exhausted, stopped, replay;
+    bool graphless;          /* a reentrant checkpoint's forward: no node exists that could hold an attribute */
+    int16_t attribute[16];   /* stores that nodes hold as attributes */
+    int32_t attributes;
     bool sum_leaves;         /* gradients exist already: new ones are added and freed */
     ftmem__store stores[FTMEM__MAX_STORES];
     ftmem__node node[FTMEM__MAX_NODES];
@@ -133,6 +136,7 @@ int32_t ftmem__last_saving(const ftmem__tape *tape); /* the last node that saves
 void ftmem__replay(ftmem__tape *tape, int32_t last); /* record again over a ghost graph, and stop with node `last` */
 /* Hands a gradient to one value: to its producer, its parameter, or the segment's input. */
 void ftmem__deliver(ftmem__tape *tape, ftmem__var to, int16_t gradient);
+void ftmem__drop_attributes(ftmem__tape *tape); /* the graph is gone */
 void ftmem__cache_clear(ftmem__tape *tape); /* the autocast context ends */
 
 #endif

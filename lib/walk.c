@@ -82,7 +82,10 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
     int64_t base;
     ftmem__var x, out;
     walk_start(walk, pass, probe);
-    if (recomputed && pass == FTMEM__PASS_FORWARD) tape->mode = FTMEM__FORGET;
+    if (recomputed && pass == FTMEM__PASS_FORWARD) {
+        tape->mode = FTMEM__FORGET;
+        tape->graphless = walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT;
+    }
     x = ftmem__input(tape, low.tokens * walk->shape.h, walk->shape.h, kind->in_dtype, kind->in_grad && pass != FTMEM__PASS_EVAL);
     base = tape->live;
     ftmem__tape_mark(tape);
@@ -173,6 +176,7 @@ static void walk_recompute_reentrant(ftmem__walk *walk, ftmem__low *low, ftmem__
     tape->birth = FTMEM_CLASS_TEMPORARY;
     ftmem__hold(tape, g);
     ftmem__backward(tape, out, g);
+    ftmem__drop_attributes(tape);
     ftmem__drop(tape, out);
     ftmem__release(tape, g);
 }
