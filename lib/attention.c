@@ -261,6 +261,19 @@ static ftmem__var attention_softmax32(ftmem__tape *tape, ftmem__var scores, int3
     return y;
 }
 
+/* Softmax in the scores' own dtype, which autocast makes fp32 (modeling_gpt2.py, modeling_gptj.py). Takes over the scores. */
+static ftmem__var attention_softmax_own(ftmem__low *low, ftmem__var scores, int32_t value_dtype)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var in = ftmem__cast(tape, scores, low->shape->autocast ? FTMEM_FP32 : scores.dtype), p, y;
+    ftmem__drop(tape, scores);
+    p = ftmem__unary(tape, FTMEM__OP_SOFTMAX, in);
+    ftmem__drop(tape, in);
+    y = ftmem__cast(tape, p, value_dtype);
+    ftmem__drop(tape, p);
+    return y;
+}
+
 /* torch.tanh(scores / cap) * cap (Gemma-2): takes over the scores. */
 static ftmem__var attention_softcap(ftmem__tape *tape, ftmem__var scores)
 {
@@ -287,7 +300,8 @@ static ftmem__var attention_eager(attention_call *call)
     if (low->shape->model->attention_softcap > 0) scaled = attention_softcap(tape, scaled);
     raw = ftmem__binary(tape, FTMEM__OP_ADD, scaled, mask);
     ftmem__drop(tape, scaled);
-    p = ftmem__low_dropout(low, attention_softmax32(tape, raw, call->query_dtype), low->shape->model->attention_dropout);
+    p = low->shape->family->softmax_own_dtype ? attention_softmax_own(low, raw, call->query_dtype) : attention_softmax32(tape, raw, call->query_dtype);
+    p = ftmem__low_dropout(low, p, low->shape->model->attention_dropout);
     attention_swap(tape, &p, ftmem__cast(tape, p, low->shape->autocast ? low->shape->autocast : p.dtype)); /* matmul is on autocast's list */
     out = attention_matmul(call, p, call->v, false, single, call->q.n, low->shape->d);
     ftmem__drop(tape, p);

@@ -42,6 +42,7 @@ typedef struct ftmem__family {
     bool tables_by_kind; /* sliding and full blocks rotate differently (modeling_gemma3.py, modeling_olmo3.py) */
     bool scale_outside; /* the multiplication stands in the model's forward, not in the embedding's (modeling_granite.py) */
     bool embed_norm;    /* and normalised (BLOOM) */
+    bool softmax_own_dtype; /* eager attention does not go to fp32 for its softmax */
     bool never_quantized; /* linears of a class of its own, which bitsandbytes leaves alone (Falcon) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */
