@@ -18,19 +18,30 @@ STEPS(families_sandwich, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION, FTMEM__
       FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP, FTMEM__NORM, FTMEM__ADD);
 /* norms after each half only (OLMo-2) */
 STEPS(families_post_norm, FTMEM__RESIDUAL, FTMEM__ATTENTION, FTMEM__NORM, FTMEM__ADD, FTMEM__RESIDUAL, FTMEM__MLP, FTMEM__NORM, FTMEM__ADD);
-/* attention(n) + mlp(n) + x with n = norm x (GPT-J, Phi) */
-STEPS(families_side_by_side, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, FTMEM__DROPOUT_ASIDE, FTMEM__MLP, FTMEM__DROPOUT,
-      FTMEM__ADD_BRANCH, FTMEM__ADD);
+/* attention(n) + mlp(n) + x with n = norm x (modeling_gptj.py GPTJBlock, modeling_phi.py PhiDecoderLayer) */
+STEPS(families_side_by_side, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__KEEP, FTMEM__ATTENTION_ASIDE, FTMEM__DROPOUT_ASIDE, FTMEM__MLP, FTMEM__DROPOUT,
+      FTMEM__KEEP, FTMEM__ADD_BRANCH, FTMEM__ADD);
+/* attention_output and feed_forward_hidden_states are names that live on (modeling_gpt2.py GPT2Block, modeling_gpt_bigcode.py) */
+STEPS(families_gpt2, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, FTMEM__ADD_ASIDE, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__KEEP, FTMEM__MLP, FTMEM__ADD);
+/* modeling_opt.py OPTDecoderLayer: the MLP is written out in the layer */
+STEPS(families_opt, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION, FTMEM__DROPOUT, FTMEM__ADD, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP_INLINE, FTMEM__DROPOUT,
+      FTMEM__ADD);
+/* modeling_falcon.py FalconDecoderLayer: one norm, two norms, and one branch after the other */
+STEPS(families_falcon, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__KEEP, FTMEM__ATTENTION_ASIDE, FTMEM__MLP, FTMEM__ADD_IN_PLACE, FTMEM__KEEP, FTMEM__DROPOUT, FTMEM__ADD);
+STEPS(families_falcon_two, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__KEEP, FTMEM__NORM_OF_RESIDUAL, FTMEM__ATTENTION_THEN_BRANCH, FTMEM__KEEP, FTMEM__MLP,
+      FTMEM__ADD_IN_PLACE, FTMEM__KEEP, FTMEM__DROPOUT, FTMEM__ADD);
+STEPS(families_falcon_serial, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__KEEP, FTMEM__ATTENTION, FTMEM__KEEP, FTMEM__ADD, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__KEEP,
+      FTMEM__MLP, FTMEM__KEEP, FTMEM__DROPOUT, FTMEM__ADD);
 /* x + attention(n) + mlp(n) (Cohere, StableLM) */
 STEPS(families_residual_first, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, FTMEM__MLP, FTMEM__DROPOUT, FTMEM__JOIN_RESIDUAL_FIRST);
-/* mlp(norm2 x) + attention(norm1 x) + x (GPT-NeoX) */
-STEPS(families_two_norms, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, FTMEM__DROPOUT_ASIDE, FTMEM__RESTART, FTMEM__NORM, FTMEM__MLP,
-      FTMEM__DROPOUT, FTMEM__ADD_BRANCH, FTMEM__ADD);
+/* mlp(norm2 x) + attention(norm1 x) + x (modeling_gpt_neox.py GPTNeoXLayer) */
+STEPS(families_two_norms, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, FTMEM__RESTART, FTMEM__DROPOUT_ASIDE, FTMEM__NORM, FTMEM__MLP,
+      FTMEM__DROPOUT, FTMEM__KEEP, FTMEM__ADD_BRANCH, FTMEM__ADD);
 
 #define LLAMA_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL}
 #define LLAMA_LIKE .block = families_sequential, .activation = FTMEM_SILU, .mlp = FTMEM__GATED, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, \
     .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)
-#define GPT_LIKE .block = families_sequential, .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .tied = ON, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, \
+#define GPT_LIKE .block = families_gpt2, .dropout_inside = true, .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .tied = ON, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, \
     .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
 
 static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
@@ -134,7 +145,7 @@ static void families_switches(ftmem_model *model, const ftmem__family *row)
     families_switch(&model->parallel, row->parallel);
     families_switch(&model->two_norms, row->two_norms);
     families_switch(&model->head_bias, row->head_bias);
-    families_switch(&model->scaled, row->embed_scale && !row->logit_scale ? ON : OFF);
+    families_switch(&model->scaled, row->logit_scale ? ON : OFF);
     families_switch(&model->alibi, row->positions == FTMEM__ALIBI ? ON : OFF);
 }
 

@@ -18,7 +18,13 @@ enum {
     FTMEM__MULTIPLY,            /* cur = cur x residual multiplier, where the model has one */
     FTMEM__RESTART,             /* cur = residual */
     FTMEM__ADD,                 /* cur = residual + cur */
-    FTMEM__ADD_BRANCH,          /* cur = branch + cur */
+    FTMEM__ADD_BRANCH,          /* cur = branch + cur; branch is a name of the block's, alive until it returns */
+    FTMEM__ADD_ASIDE,           /* cur = branch + residual */
+    FTMEM__ADD_IN_PLACE,        /* cur += branch */
+    FTMEM__KEEP,                /* cur has a name of its own in the block's forward: alive until it returns */
+    FTMEM__NORM_OF_RESIDUAL,    /* branch = norm(residual) */
+    FTMEM__ATTENTION_THEN_BRANCH, /* (cur, branch) = (branch, attention(cur)) */
+    FTMEM__MLP_INLINE,          /* cur = mlp(cur), written out in the block's forward: each name is reused */
     FTMEM__JOIN_RESIDUAL_FIRST  /* cur = (residual + branch) + cur */
 };
 
@@ -43,6 +49,8 @@ typedef struct ftmem__family {
     bool scale_outside; /* the multiplication stands in the model's forward, not in the embedding's (modeling_granite.py) */
     bool embed_norm;    /* and normalised (BLOOM) */
     bool softmax_own_dtype; /* eager attention does not go to fp32 for its softmax */
+    bool dropout_inside; /* of a branch: in the attention's and the MLP's own forward */
+    bool returns_weights; /* a block returns (stream, attention weights): the caller's tuple holds them */
     bool never_quantized; /* linears of a class of its own, which bitsandbytes leaves alone (Falcon) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */

@@ -64,6 +64,8 @@ typedef struct ftmem__low {
     bool trained;              /* base weights of this block are trained (full fine-tuning) */
     bool adapted;              /* this block has adapters */
     uint8_t kind;              /* of the block: 0 full, 1 sliding, 2 without rotation */
+    bool has_weights;
+    ftmem__var weights;        /* attention weights that eager attention returned: alive until the block returns */
 } ftmem__low;
 
 bool ftmem__shape_layer_trained(const ftmem__shape *shape, int64_t layer);
@@ -94,6 +96,7 @@ ftmem__var ftmem__low_attend(ftmem__low *low, ftmem__var q, ftmem__var k, ftmem_
 int32_t ftmem__low_kernel(const ftmem__low *low, int32_t dtype); /* FTMEM_KERNEL_... for queries of this dtype */
 /* mlp.c */
 ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x);
+ftmem__var ftmem__low_mlp_inline(ftmem__low *low, ftmem__var x); /* takes over x */
 ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x); /* takes over x */
 ftmem__var ftmem__low_dropout(ftmem__low *low, ftmem__var x, double p); /* takes over x */
 /* program.c: the three kinds of segment */

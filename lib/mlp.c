@@ -93,11 +93,27 @@ static ftmem__var mlp_plain(ftmem__low *low, ftmem__var x, bool bias)
     return y;
 }
 
+/* modeling_opt.py OPTDecoderLayer.forward: `hidden_states` is reused after each linear. */
+ftmem__var ftmem__low_mlp_inline(ftmem__low *low, ftmem__var x)
+{
+    bool bias = low->shape->model->mlp_bias == FTMEM_ON;
+    ftmem__var up, act, y;
+    low->tape->part = FTMEM__PART_MLP;
+    up = ftmem__low_linear(low, FTMEM_ROLE_UP, x, low->shape->f, bias);
+    ftmem__drop(low->tape, x);
+    act = ftmem__low_activation(low, up);
+    y = ftmem__low_linear(low, FTMEM_ROLE_DOWN, act, low->shape->h, bias);
+    ftmem__drop(low->tape, act);
+    return y;
+}
+
 ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x)
 {
     bool bias = low->shape->model->mlp_bias == FTMEM_ON;
+    ftmem__var y;
     low->tape->part = FTMEM__PART_MLP;
-    if (low->shape->family->mlp == FTMEM__GATED) return mlp_gated(low, x, bias);
-    if (low->shape->family->mlp == FTMEM__GATED_FUSED) return mlp_gated_fused(low, x, bias);
-    return mlp_plain(low, x, bias);
+    if (low->shape->family->mlp == FTMEM__GATED) y = mlp_gated(low, x, bias);
+    else if (low->shape->family->mlp == FTMEM__GATED_FUSED) y = mlp_gated_fused(low, x, bias);
+    else y = mlp_plain(low, x, bias);
+    return low->shape->family->dropout_inside ? ftmem__low_dropout(low, y, low->shape->model->hidden_dropout) : y;
 }

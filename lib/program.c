@@ -60,6 +60,7 @@ static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
     out = ftmem__low_attend(low, qkv[0], qkv[1], qkv[2]); /* q, k, v stay this frame's */
     y = ftmem__low_linear(low, FTMEM_ROLE_O, out, shape->h, shape->model->o_bias == FTMEM_ON);
     ftmem__drop(low->tape, out);
+    if (shape->family->dropout_inside) y = ftmem__low_dropout(low, y, shape->model->hidden_dropout);
     ftmem__drop(low->tape, qkv[0]);
     ftmem__drop(low->tape, qkv[1]);
     ftmem__drop(low->tape, qkv[2]);
@@ -69,9 +70,10 @@ static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
 
 /* -------------------------------------------------------------------------------------------------------- block */
 
-typedef struct program_frame {
-    ftmem__var cur, residual, branch;
+typedef struct program_frame { /* of the block's forward */
+    ftmem__var cur, residual, branch, kept[6];
     bool has_residual, has_branch;
+    int32_t kept_count;
 } program_frame;
 
 static void program_replace(ftmem__tape *tape, ftmem__var *place, ftmem__var value)
@@ -80,13 +82,44 @@ static void program_replace(ftmem__tape *tape, ftmem__var *place, ftmem__var val
     *place = value;
 }
 
+/* cur = first + second; the operands keep their names. */
+static void program_sum(ftmem__low *low, program_frame *frame, ftmem__var first, ftmem__var second)
+{
+    low->tape->part = FTMEM__PART_RESIDUAL;
+    program_replace(low->tape, &frame->cur, ftmem__binary(low->tape, FTMEM__OP_ADD, first, second));
+}
+
 /* cur = first + cur, and `first` is done with. */
 static void program_add(ftmem__low *low, program_frame *frame, ftmem__var *first, bool *has)
 {
-    low->tape->part = FTMEM__PART_RESIDUAL;
-    program_replace(low->tape, &frame->cur, ftmem__binary(low->tape, FTMEM__OP_ADD, *first, frame->cur));
+    program_sum(low, frame, *first, frame->cur);
     ftmem__drop(low->tape, *first);
     *has = false;
+}
+
+/* modeling_falcon.py: mlp_output += attention_output */
+static void program_add_in_place(ftmem__low *low, program_frame *frame)
+{
+    ftmem__var in[2];
+    low->tape->part = FTMEM__PART_RESIDUAL;
+    in[0] = frame->cur;
+    in[1] = frame->branch;
+    program_replace(low->tape, &frame->cur, ftmem__apply(low->tape, FTMEM__OP_ADD_IN_PLACE, in, 2, in[0].n, in[0].cols, in[0].dtype));
+}
+
+static void program_keep(ftmem__low *low, program_frame *frame)
+{
+    if (frame->kept_count < FTMEM__COUNT(frame->kept)) frame->kept[frame->kept_count++] = ftmem__keep(low->tape, frame->cur);
+}
+
+/* The block returns: its names go. */
+static void program_return(ftmem__low *low, program_frame *frame)
+{
+    if (frame->has_residual) ftmem__drop(low->tape, frame->residual);
+    if (frame->has_branch) ftmem__drop(low->tape, frame->branch);
+    while (frame->kept_count > 0) ftmem__drop(low->tape, frame->kept[--frame->kept_count]);
+    if (low->has_weights) ftmem__drop(low->tape, low->weights);
+    low->has_weights = false;
 }
 
 /* cur = (residual + branch) + cur */
@@ -99,10 +132,19 @@ static void program_join_residual_first(ftmem__low *low, program_frame *frame)
     frame->has_branch = false;
 }
 
-static void program_set(ftmem__var *place, bool *has, ftmem__var value)
+static void program_set(ftmem__tape *tape, ftmem__var *place, bool *has, ftmem__var value)
 {
+    if (*has) ftmem__drop(tape, *place);
     *place = value;
     *has = true;
+}
+
+/* (cur, branch) = (branch, attention(cur)) */
+static void program_attention_then_branch(ftmem__low *low, program_frame *f)
+{
+    ftmem__var y = program_attention(low, f->cur);
+    program_replace(low->tape, &f->cur, f->branch);
+    f->branch = y;
 }
 
 static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
@@ -110,11 +152,11 @@ static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
     ftmem__tape *tape = low->tape;
     const ftmem__shape *shape = low->shape;
     switch (step) {
-    case FTMEM__RESIDUAL: program_set(&f->residual, &f->has_residual, ftmem__keep(tape, f->cur)); break;
+    case FTMEM__RESIDUAL: program_set(tape, &f->residual, &f->has_residual, ftmem__keep(tape, f->cur)); break;
     case FTMEM__NORM: program_replace(tape, &f->cur, ftmem__low_norm(low, f->cur, shape->h)); break;
-    case FTMEM__NORM_ASIDE: program_set(&f->branch, &f->has_branch, ftmem__low_norm(low, f->cur, shape->h)); break;
+    case FTMEM__NORM_ASIDE: program_set(tape, &f->branch, &f->has_branch, ftmem__low_norm(low, f->cur, shape->h)); break;
     case FTMEM__ATTENTION: program_replace(tape, &f->cur, program_attention(low, f->cur)); break;
-    case FTMEM__ATTENTION_ASIDE: program_set(&f->branch, &f->has_branch, program_attention(low, f->cur)); break;
+    case FTMEM__ATTENTION_ASIDE: program_set(tape, &f->branch, &f->has_branch, program_attention(low, f->cur)); break;
     case FTMEM__MLP: program_replace(tape, &f->cur, ftmem__low_mlp(low, f->cur)); break;
     case FTMEM__DROPOUT: f->cur = ftmem__low_dropout(low, f->cur, shape->model->hidden_dropout); break;
     case FTMEM__DROPOUT_ASIDE: f->branch = ftmem__low_dropout(low, f->branch, shape->model->hidden_dropout); break;
@@ -123,7 +165,13 @@ static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
         break;
     case FTMEM__RESTART: program_replace(tape, &f->cur, ftmem__keep(tape, f->residual)); break;
     case FTMEM__ADD: program_add(low, f, &f->residual, &f->has_residual); break;
-    case FTMEM__ADD_BRANCH: program_add(low, f, &f->branch, &f->has_branch); break;
+    case FTMEM__ADD_BRANCH: program_sum(low, f, f->branch, f->cur); break;
+    case FTMEM__ADD_ASIDE: program_sum(low, f, f->branch, f->residual); break;
+    case FTMEM__ADD_IN_PLACE: program_add_in_place(low, f); break;
+    case FTMEM__KEEP: program_keep(low, f); break;
+    case FTMEM__NORM_OF_RESIDUAL: program_set(tape, &f->branch, &f->has_branch, ftmem__low_norm(low, f->residual, shape->h)); break;
+    case FTMEM__ATTENTION_THEN_BRANCH: program_attention_then_branch(low, f); break;
+    case FTMEM__MLP_INLINE: f->cur = ftmem__low_mlp_inline(low, f->cur); break;
     case FTMEM__JOIN_RESIDUAL_FIRST: program_join_residual_first(low, f); break;
     default: break;
     }
@@ -139,6 +187,7 @@ ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x)
     if (model->parallel == FTMEM_ON) step = model->two_norms == FTMEM_ON ? family->two_norm_block : family->parallel_block;
     frame.cur = ftmem__keep(low->tape, x);
     for (; *step != FTMEM__END; step++) program_step(low, &frame, *step);
+    program_return(low, &frame);
     return frame.cur;
 }
 
@@ -227,6 +276,16 @@ static ftmem__var program_scaled(ftmem__low *low, ftmem__prologue *p, ftmem__var
     return y;
 }
 
+/* The hook of enable_input_require_grads makes the embedding's output a leaf. Where the stream is another tensor, the
+   graph keeps the leaf alive beside it. */
+static void program_leaf(ftmem__low *low, ftmem__var *x)
+{
+    const ftmem__family *family = low->shape->family;
+    x->grad = true;
+    x->node = FTMEM__LEAF;
+    if (family->embed_norm || family->positions == FTMEM__LEARNED || (family->scale_outside && low->shape->model->scaled == FTMEM_ON)) ftmem__hold(low->tape, x->store);
+}
+
 /* Returns the stream, owned by the caller; what the model's frame keeps meanwhile is in *p. */
 ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
 {
@@ -235,17 +294,19 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     memset(p, 0, sizeof *p);
     low->tape->part = FTMEM__PART_EMBEDDING;
     x = program_lookup(low, program_embedding_weight(low), low->tokens);
-    if (shape->require_input_grad && low->tape->mode != FTMEM__NO_GRAD && !x.grad) {
-        x.grad = true;
-        x.node = FTMEM__LEAF;
+    if (shape->family->embed_scale && !shape->family->scale_outside) { /* modeling_gemma.py GemmaTextScaledWordEmbedding */
+        y = ftmem__unary(low->tape, FTMEM__OP_SCALE, x);
+        ftmem__drop(low->tape, x);
+        x = y;
     }
+    if (shape->require_input_grad && low->tape->mode != FTMEM__NO_GRAD && !x.grad) program_leaf(low, &x);
     if (shape->family->embed_norm) {
         y = ftmem__low_norm(low, x, shape->h);
         program_hold(p, x);
         x = y;
     }
     if (shape->family->positions == FTMEM__LEARNED) x = program_learned(low, p, x);
-    if (shape->family->embed_scale && shape->model->scaled != FTMEM_OFF) x = program_scaled(low, p, x);
+    if (shape->family->scale_outside && shape->model->scaled == FTMEM_ON) x = program_scaled(low, p, x);
     program_positions(low, p);
     program_mask(low, p, shape->mask_full && shape->has_full);
     program_mask(low, p, shape->mask_sliding && shape->has_sliding);
