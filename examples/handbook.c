@@ -165,7 +165,7 @@ static void checkpointing(void)
 
 static void effective_batch(void)
 {
-    print_head("effective batch 16 = micro-batch x accumulation");
+    print_head("effective batch 16: micro-batch x steps");
     print_line("1 x 16: the same memory as 1 x 1", ftmem_handbook_full_bytes(7e9, FTMEM_BF16) / GB, 7, "job.accumulation=16", (const double[]){ 2, 2, 8 });
     print_line("16 x 1", ftmem_handbook_full_bytes(7e9, FTMEM_BF16) / GB, 7, "job.micro_batch=16", (const double[]){ 2, 2, 8 });
 }

@@ -90,19 +90,59 @@ static void attention_rotate_slices(ftmem__low *low, ftmem__var qk[2], bool apar
     }
 }
 
+/* modeling_gptj.py apply_rotary_pos_emb: the tables are repeated for each pair, in every call. */
+static ftmem__var attention_turn_pairs(ftmem__low *low, ftmem__var x)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var table[2], straight, turned, y;
+    int32_t i;
+    for (i = 0; i < 2; i++) {
+        table[i] = ftmem__constant(low->shape->s * x.cols, x.cols, low->shape->stream);
+        table[i].store = ftmem__alloc(tape, FTMEM__OP_TABLE, table[i].n, x.cols, low->shape->stream, tape->birth);
+    }
+    straight = ftmem__binary(tape, FTMEM__OP_MUL, x, table[1]);
+    y = attention_rotate_half(tape, x);
+    turned = ftmem__binary(tape, FTMEM__OP_MUL, y, table[0]);
+    ftmem__drop(tape, y);
+    y = ftmem__binary(tape, FTMEM__OP_ADD, straight, turned);
+    ftmem__drop(tape, turned);
+    ftmem__drop(tape, straight);
+    for (i = 0; i < 2; i++) ftmem__drop(tape, table[i]);
+    return y;
+}
+
+/* modeling_gptj.py GPTJAttention: keys first; the parts stay names of the attention's. */
+static void attention_rotate_pairs(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, int32_t *count)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t rest = qk[0].cols - low->shape->rotary;
+    ftmem__var part[2][2], y;
+    int32_t i;
+    for (i = 1; i >= 0; i--) part[i][0] = attention_slice(tape, qk[i], low->shape->rotary), part[i][1] = attention_slice(tape, qk[i], rest);
+    for (i = 1; i >= 0; i--) attention_swap(tape, &part[i][0], attention_turn_pairs(low, part[i][0]));
+    for (i = 1; i >= 0; i--) {
+        y = attention_join(tape, part[i], qk[i]);
+        y.joined = false;
+        y.parted = true;
+        attention_swap(tape, &qk[i], y);
+        locals[(*count)++] = part[i][0], locals[(*count)++] = part[i][1];
+    }
+}
+
 /* Rotates queries and keys in place. The gradient that comes out of slices is laid out by heads: its view is a copy. */
 void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, int32_t *count)
 {
     const ftmem__shape *shape = low->shape;
-    bool whole = shape->family->turn == FTMEM__TURN_WHOLE && shape->rotary >= shape->d;
+    bool whole = shape->family->turn == FTMEM__TURN_WHOLE && shape->rotary >= shape->d, pairs = shape->family->turn == FTMEM__TURN_PAIRS;
     int64_t width[2];
     int32_t i;
     for (i = 0; i < 2; i++) {
         width[i] = qk[i].cols;
         qk[i].cols = shape->d;
-        if (!whole && !qk[i].joined) attention_swap(low->tape, &qk[i], ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, qk[i]));
+        if (!whole && !pairs && !qk[i].joined) attention_swap(low->tape, &qk[i], ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, qk[i]));
     }
     if (whole) attention_rotate_whole(low, qk);
+    else if (pairs) attention_rotate_pairs(low, qk, locals, count);
     else attention_rotate_slices(low, qk, shape->family->turn == FTMEM__TURN_APART, locals, count);
     for (i = 0; i < 2; i++) qk[i].cols = width[i];
 }
@@ -244,8 +284,8 @@ static ftmem__var attention_matmul(attention_call *call, ftmem__var a, ftmem__va
 static void attention_views(attention_call *call)
 {
     ftmem__tape *tape = call->low->tape;
-    if (!call->q.joined) attention_swap(tape, &call->q, ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, call->q));
-    if (!call->k.joined) attention_swap(tape, &call->k, ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, call->k));
+    if (!call->q.joined && !call->q.parted) attention_swap(tape, &call->q, ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, call->q));
+    if (!call->k.joined && !call->k.parted) attention_swap(tape, &call->k, ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, call->k));
     attention_swap(tape, &call->v, ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, call->v));
 }
 
@@ -286,6 +326,22 @@ static ftmem__var attention_softcap(ftmem__tape *tape, ftmem__var scores)
     return t;
 }
 
+/* q k^T; over fp32 copies in modeling_gptj.py, which autocast casts back. */
+static ftmem__var attention_scores_of(attention_call *call, bool single)
+{
+    ftmem__tape *tape = call->low->tape;
+    int64_t n = attention_scores(call), s = call->low->shape->s;
+    int32_t autocast = call->low->shape->autocast, i;
+    ftmem__var wide[2], in[2], raw;
+    if (!call->low->shape->family->wide_scores) return attention_matmul(call, call->q, call->k, !call->q.joined, single && !call->k.joined, n, s);
+    wide[0] = ftmem__cast(tape, call->q, FTMEM_FP32);
+    wide[1] = ftmem__cast(tape, call->k, FTMEM_FP32);
+    for (i = 0; i < 2; i++) in[i] = ftmem__cast(tape, wide[i], autocast ? autocast : FTMEM_FP32);
+    raw = attention_matmul(call, in[0], in[1], true, true, n, s);
+    for (i = 0; i < 2; i++) ftmem__drop(tape, in[i]), ftmem__drop(tape, wide[i]);
+    return raw;
+}
+
 /* transformers' eager_attention_forward. */
 static ftmem__var attention_eager(attention_call *call)
 {
@@ -294,7 +350,7 @@ static ftmem__var attention_eager(attention_call *call)
     int64_t n = attention_scores(call), s = low->shape->s;
     bool single = call->groups == 1;
     ftmem__var mask = ftmem__constant(low->b * s * s, s, low->shape->stream), raw, scaled, p, out;
-    raw = attention_matmul(call, call->q, call->k, !call->q.joined, single && !call->k.joined, n, s);
+    raw = attention_scores_of(call, single);
     scaled = ftmem__unary(tape, FTMEM__OP_SCALE, raw);
     ftmem__drop(tape, raw);
     if (low->shape->model->attention_softcap > 0) scaled = attention_softcap(tape, scaled);
@@ -304,7 +360,8 @@ static ftmem__var attention_eager(attention_call *call)
     p = ftmem__low_dropout(low, p, low->shape->model->attention_dropout);
     attention_swap(tape, &p, ftmem__cast(tape, p, low->shape->autocast ? low->shape->autocast : p.dtype)); /* matmul is on autocast's list */
     out = attention_matmul(call, p, call->v, false, single, call->q.n, low->shape->d);
-    ftmem__drop(tape, p);
+    low->weights = p; /* returned: the block's forward names it `_` or attn_weights */
+    low->has_weights = true;
     return attention_transpose(call, out);
 }
 

@@ -26,6 +26,9 @@ STEPS(families_gpt2, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, FTMEM
 /* modeling_opt.py OPTDecoderLayer: the MLP is written out in the layer */
 STEPS(families_opt, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION, FTMEM__DROPOUT, FTMEM__ADD, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP_INLINE, FTMEM__DROPOUT,
       FTMEM__ADD);
+/* modeling_bloom.py BloomBlock, and modeling_mpt.py MptBlock, where the MLP alone adds the residual itself */
+STEPS(families_bloom, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__RESIDUAL_ATTENTION, FTMEM__NORM_OVER, FTMEM__MLP_JOINED);
+STEPS(families_mpt, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, FTMEM__RESIDUAL_ADD, FTMEM__NORM_OVER, FTMEM__MLP_JOINED);
 /* modeling_falcon.py FalconDecoderLayer: one norm, two norms, and one branch after the other */
 STEPS(families_falcon, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__KEEP, FTMEM__ATTENTION_ASIDE, FTMEM__MLP, FTMEM__ADD_IN_PLACE, FTMEM__KEEP, FTMEM__DROPOUT, FTMEM__ADD);
 STEPS(families_falcon_two, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__KEEP, FTMEM__NORM_OF_RESIDUAL, FTMEM__ATTENTION_THEN_BRANCH, FTMEM__KEEP, FTMEM__MLP,
@@ -41,7 +44,8 @@ STEPS(families_two_norms, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, 
 #define LLAMA_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL}
 #define LLAMA_LIKE .block = families_sequential, .activation = FTMEM_SILU, .mlp = FTMEM__GATED, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, \
     .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)
-#define GPT_LIKE .block = families_gpt2, .dropout_inside = true, .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .tied = ON, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, \
+#define GPT_LIKE .block = families_gpt2, .dropout_inside = true, GPT_PARTS
+#define GPT_PARTS .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .tied = ON, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, \
     .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
 
 static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
@@ -74,25 +78,25 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .norm_bias = ON, .qk_norm = OFF, .parallel = ON, .two_norms = ON, .head_bias = OFF,
         .modules = {NULL, NULL, NULL, "query_key_value", "dense", NULL, "dense_h_to_4h", NULL, "dense_4h_to_h", "embed_in", "embed_out", NULL, NULL},
         .default_targets = R(QKV)},
-    [FTMEM_GPTJ] = {.model_type = "gptj", .softmax_own_dtype = true, .block = families_side_by_side, .parallel_block = families_side_by_side, .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN,
+    [FTMEM_GPTJ] = {.model_type = "gptj", .turn = FTMEM__TURN_PAIRS, .wide_scores = true, .dropout_inside = true, .softmax_own_dtype = true, .block = families_side_by_side, .parallel_block = families_side_by_side, .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN,
         .positions = FTMEM__ROPE_INTERLEAVED, .activation = FTMEM_GELU_NEW, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF,
         .parallel = ON, .two_norms = OFF, .head_bias = ON,
         .modules = {"q_proj", "k_proj", "v_proj", NULL, "out_proj", NULL, "fc_in", NULL, "fc_out", "wte", "lm_head", NULL, NULL}, .default_targets = R(Q) | R(V)},
-    [FTMEM_OPT] = {.model_type = "opt", GPT_LIKE, .positions = FTMEM__LEARNED, .activation = FTMEM_RELU,
+    [FTMEM_OPT] = {.model_type = "opt", .scaled_query = true, .block = families_opt, GPT_PARTS, .positions = FTMEM__LEARNED, .activation = FTMEM_RELU,
         .modules = {"q_proj", "k_proj", "v_proj", NULL, "out_proj", NULL, "fc1", NULL, "fc2", "embed_tokens", "lm_head", NULL, "embed_positions"},
         .default_targets = R(Q) | R(V)},
-    [FTMEM_BLOOM] = {.model_type = "bloom", GPT_LIKE, .positions = FTMEM__ALIBI, .activation = FTMEM_GELU_BLOOM, .qkv = FTMEM__QKV_FUSED, .embed_norm = true,
+    [FTMEM_BLOOM] = {.model_type = "bloom", .block = families_bloom, .dropout_inside = true, .returns_weights = true, GPT_PARTS, .positions = FTMEM__ALIBI, .activation = FTMEM_GELU_BLOOM, .qkv = FTMEM__QKV_FUSED, .embed_norm = true,
         .modules = {NULL, NULL, NULL, "query_key_value", "dense", NULL, "dense_h_to_4h", NULL, "dense_4h_to_h", "word_embeddings", "lm_head", NULL, NULL},
         .default_targets = R(QKV)},
-    [FTMEM_MPT] = {.model_type = "mpt", .block = families_sequential, .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .positions = FTMEM__ALIBI, .qkv = FTMEM__QKV_FUSED,
+    [FTMEM_MPT] = {.model_type = "mpt", .block = families_mpt, .dropout_inside = true, .returns_weights = true, .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .positions = FTMEM__ALIBI, .qkv = FTMEM__QKV_FUSED,
         .activation = FTMEM_GELU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF,
         .head_bias = OFF, .modules = {NULL, NULL, NULL, "Wqkv", "out_proj", NULL, "up_proj", NULL, "down_proj", "wte", "lm_head", NULL, NULL}, .default_targets = R(QKV)},
-    [FTMEM_FALCON] = {.model_type = "falcon", .block = families_sequential, .parallel_block = families_side_by_side, .two_norm_block = families_two_norms,
+    [FTMEM_FALCON] = {.model_type = "falcon", .block = families_falcon_serial, .parallel_block = families_falcon, .two_norm_block = families_falcon_two, .returns_weights = true,
         .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .qkv = FTMEM__QKV_FUSED, .activation = FTMEM_GELU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
         .norm_bias = ON, .qk_norm = OFF, .parallel = ON, .two_norms = OFF, .head_bias = OFF, .never_quantized = true,
         .modules = {NULL, NULL, NULL, "query_key_value", "dense", NULL, "dense_h_to_4h", NULL, "dense_4h_to_h", "word_embeddings", "lm_head", NULL, NULL},
         .default_targets = R(QKV)},
-    [FTMEM_STARCODER2] = {.model_type = "starcoder2", GPT_LIKE, .activation = FTMEM_GELU_TANH,
+    [FTMEM_STARCODER2] = {.model_type = "starcoder2", .block = families_sequential, .dropout_inside = true, GPT_PARTS, .activation = FTMEM_GELU_TANH,
         .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, "c_fc", NULL, "c_proj", "embed_tokens", "lm_head", NULL, NULL}, .default_targets = R(Q) | R(V)},
     [FTMEM_GPT_BIGCODE] = {.model_type = "gpt_bigcode", GPT_LIKE, .positions = FTMEM__LEARNED, .activation = FTMEM_GELU_TANH, .qkv = FTMEM__QKV_FUSED,
         .modules = {NULL, NULL, NULL, "c_attn", "attn.c_proj", NULL, "c_fc", NULL, "mlp.c_proj", "wte", "lm_head", NULL, "wpe"}, .default_targets = R(QKV)},

@@ -23,6 +23,10 @@ enum {
     FTMEM__ADD_IN_PLACE,        /* cur += branch */
     FTMEM__KEEP,                /* cur has a name of its own in the block's forward: alive until it returns */
     FTMEM__NORM_OF_RESIDUAL,    /* branch = norm(residual) */
+    FTMEM__NORM_OVER,           /* cur = norm(residual) */
+    FTMEM__RESIDUAL_ADD,        /* residual = dropout(branch) + residual */
+    FTMEM__RESIDUAL_ATTENTION,  /* residual = attention(cur, residual), which adds them in its own forward */
+    FTMEM__MLP_JOINED,          /* cur = mlp(cur, residual), likewise */
     FTMEM__ATTENTION_THEN_BRANCH, /* (cur, branch) = (branch, attention(cur)) */
     FTMEM__MLP_INLINE,          /* cur = mlp(cur), written out in the block's forward: each name is reused */
     FTMEM__JOIN_RESIDUAL_FIRST  /* cur = (residual + branch) + cur */
@@ -32,8 +36,9 @@ enum { FTMEM__RMS, FTMEM__RMS_PLUS_ONE, FTMEM__RMS_FP32_WEIGHT, FTMEM__LAYER, FT
 enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI };  /* positions */
 enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN };                      /* MLP kinds */
 enum { FTMEM__QKV_SEPARATE, FTMEM__QKV_FUSED, FTMEM__QKV_SLICED };             /* FUSED: split in one; SLICED: three slices of one projection */
-/* Rotation: the whole head; a slice of it, joined with the rest in apply_rotary_pos_emb, or in the attention's own frame. */
-enum { FTMEM__TURN_WHOLE, FTMEM__TURN_JOINED, FTMEM__TURN_APART };
+/* Rotation: the whole head; a slice of it, joined with the rest in apply_rotary_pos_emb, or in the attention's own frame; PAIRS: the
+   latter over neighbours, before heads come first, with tables widened in each call. */
+enum { FTMEM__TURN_WHOLE, FTMEM__TURN_JOINED, FTMEM__TURN_APART, FTMEM__TURN_PAIRS };
 enum { FTMEM__TABLES_CAST, FTMEM__TABLES_FP32, FTMEM__TABLES_CAST_QK_FP32 };  /* cos and sin in the stream's dtype or fp32; q and k widened before */
 enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE };                                 /* where q/k norms work */
 
@@ -50,6 +55,8 @@ typedef struct ftmem__family {
     bool embed_norm;    /* and normalised (BLOOM) */
     bool softmax_own_dtype; /* eager attention does not go to fp32 for its softmax */
     bool dropout_inside; /* of a branch: in the attention's and the MLP's own forward */
+    bool scaled_query;  /* q_proj(x) * scaling before attention, which scales by 1 (modeling_opt.py OPTAttention) */
+    bool wide_scores;   /* eager attention multiplies fp32 copies of queries and keys (modeling_gptj.py) */
     bool returns_weights; /* a block returns (stream, attention weights): the caller's tuple holds them */
     bool never_quantized; /* linears of a class of its own, which bitsandbytes leaves alone (Falcon) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */

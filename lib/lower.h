@@ -64,6 +64,7 @@ typedef struct ftmem__low {
     bool trained;              /* base weights of this block are trained (full fine-tuning) */
     bool adapted;              /* this block has adapters */
     uint8_t kind;              /* of the block: 0 full, 1 sliding, 2 without rotation */
+    const ftmem__var *join;    /* residual that attention or MLP add in their own forward, or NULL */
     bool has_weights;
     ftmem__var weights;        /* attention weights that eager attention returned: alive until the block returns */
 } ftmem__low;
@@ -99,6 +100,7 @@ ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x);
 ftmem__var ftmem__low_mlp_inline(ftmem__low *low, ftmem__var x); /* takes over x */
 ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x); /* takes over x */
 ftmem__var ftmem__low_dropout(ftmem__low *low, ftmem__var x, double p); /* takes over x */
+ftmem__var ftmem__low_dropout_add(ftmem__low *low, ftmem__var x, ftmem__var residual); /* both stay the caller's */
 /* program.c: the three kinds of segment */
 ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *prologue); /* returns the stream */
 ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x);    /* x stays the caller's */

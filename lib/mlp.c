@@ -12,6 +12,15 @@ ftmem__var ftmem__low_dropout(ftmem__low *low, ftmem__var x, double p)
     return y;
 }
 
+/* modeling_bloom.py, modeling_falcon.py dropout_add: residual + dropout(x) */
+ftmem__var ftmem__low_dropout_add(ftmem__low *low, ftmem__var x, ftmem__var residual)
+{
+    ftmem__var dropped = ftmem__low_dropout(low, ftmem__keep(low->tape, x), low->shape->model->hidden_dropout), y;
+    y = ftmem__binary(low->tape, FTMEM__OP_ADD, residual, dropped);
+    ftmem__drop(low->tape, dropped);
+    return y;
+}
+
 /* transformers/activations.py NewGELUActivation, term by term. pow is on autocast's fp32 list (autocast_mode.h). */
 static ftmem__var mlp_gelu_new(ftmem__low *low, ftmem__var x)
 {
@@ -89,6 +98,11 @@ static ftmem__var mlp_plain(ftmem__low *low, ftmem__var x, bool bias)
     ftmem__var up = ftmem__low_linear(low, FTMEM_ROLE_UP, x, low->shape->f, bias), act, y;
     act = ftmem__low_activation(low, up);
     y = ftmem__low_linear(low, FTMEM_ROLE_DOWN, act, low->shape->h, bias);
+    if (low->join) { /* modeling_bloom.py BloomMLP, modeling_mpt.py MptMLP */
+        ftmem__var sum = ftmem__low_dropout_add(low, y, *low->join);
+        ftmem__drop(low->tape, y);
+        y = sum;
+    }
     ftmem__drop(low->tape, act);
     return y;
 }
@@ -115,5 +129,5 @@ ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x)
     if (low->shape->family->mlp == FTMEM__GATED) y = mlp_gated(low, x, bias);
     else if (low->shape->family->mlp == FTMEM__GATED_FUSED) y = mlp_gated_fused(low, x, bias);
     else y = mlp_plain(low, x, bias);
-    return low->shape->family->dropout_inside ? ftmem__low_dropout(low, y, low->shape->model->hidden_dropout) : y;
+    return low->shape->family->dropout_inside && !low->join ? ftmem__low_dropout(low, y, low->shape->model->hidden_dropout) : y;
 }

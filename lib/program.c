@@ -8,6 +8,12 @@ const char *ftmem__part_name(int32_t part)
     return part >= 0 && part < FTMEM__PART_END ? program_parts[part] : "?";
 }
 
+static void program_replace(ftmem__tape *tape, ftmem__var *place, ftmem__var value)
+{
+    ftmem__drop(tape, *place);
+    *place = value;
+}
+
 /* ---------------------------------------------------------------------------------------------------- attention */
 
 /* modeling_phi3.py Phi3Attention: query, key and value are slices, each with a gradient of the whole. */
@@ -25,6 +31,7 @@ static void program_project(ftmem__low *low, ftmem__var x, ftmem__var qkv[3])
     ftmem__var fused;
     if (shape->family->qkv == FTMEM__QKV_SEPARATE) {
         qkv[0] = ftmem__low_linear(low, FTMEM_ROLE_Q, x, shape->q, bias);
+        if (shape->family->scaled_query) program_replace(low->tape, &qkv[0], ftmem__unary(low->tape, FTMEM__OP_SCALE, qkv[0]));
         qkv[1] = ftmem__low_linear(low, FTMEM_ROLE_K, x, shape->kv, bias);
         qkv[2] = ftmem__low_linear(low, FTMEM_ROLE_V, x, shape->kv, bias);
         return;
@@ -48,7 +55,7 @@ static void program_rotate(ftmem__low *low, ftmem__var qkv[3], ftmem__var *local
 static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
 {
     const ftmem__shape *shape = low->shape;
-    ftmem__var qkv[3], locals[4], out, y;
+    ftmem__var qkv[3], locals[8], out, y;
     int32_t count = 0;
     low->tape->part = FTMEM__PART_ATTENTION;
     program_project(low, x, qkv);
@@ -60,7 +67,8 @@ static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
     out = ftmem__low_attend(low, qkv[0], qkv[1], qkv[2]); /* q, k, v stay this frame's */
     y = ftmem__low_linear(low, FTMEM_ROLE_O, out, shape->h, shape->model->o_bias == FTMEM_ON);
     ftmem__drop(low->tape, out);
-    if (shape->family->dropout_inside) y = ftmem__low_dropout(low, y, shape->model->hidden_dropout);
+    if (low->join) program_replace(low->tape, &y, ftmem__low_dropout_add(low, y, *low->join)); /* modeling_bloom.py BloomAttention */
+    else if (shape->family->dropout_inside) y = ftmem__low_dropout(low, y, shape->model->hidden_dropout);
     ftmem__drop(low->tape, qkv[0]);
     ftmem__drop(low->tape, qkv[1]);
     ftmem__drop(low->tape, qkv[2]);
@@ -75,12 +83,6 @@ typedef struct program_frame { /* of the block's forward */
     bool has_residual, has_branch;
     int32_t kept_count;
 } program_frame;
-
-static void program_replace(ftmem__tape *tape, ftmem__var *place, ftmem__var value)
-{
-    ftmem__drop(tape, *place);
-    *place = value;
-}
 
 /* cur = first + second; the operands keep their names. */
 static void program_sum(ftmem__low *low, program_frame *frame, ftmem__var first, ftmem__var second)
@@ -139,6 +141,16 @@ static void program_set(ftmem__tape *tape, ftmem__var *place, bool *has, ftmem__
     *has = true;
 }
 
+/* residual = attention(cur, residual); cur = mlp(cur, residual) */
+static void program_joined(ftmem__low *low, program_frame *f, bool attention)
+{
+    ftmem__var residual = f->residual;
+    low->join = &residual;
+    if (attention) program_replace(low->tape, &f->residual, program_attention(low, f->cur));
+    else program_replace(low->tape, &f->cur, ftmem__low_mlp(low, f->cur));
+    low->join = NULL;
+}
+
 /* (cur, branch) = (branch, attention(cur)) */
 static void program_attention_then_branch(ftmem__low *low, program_frame *f)
 {
@@ -158,8 +170,8 @@ static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
     case FTMEM__ATTENTION: program_replace(tape, &f->cur, program_attention(low, f->cur)); break;
     case FTMEM__ATTENTION_ASIDE: program_set(tape, &f->branch, &f->has_branch, program_attention(low, f->cur)); break;
     case FTMEM__MLP: program_replace(tape, &f->cur, ftmem__low_mlp(low, f->cur)); break;
-    case FTMEM__DROPOUT: f->cur = ftmem__low_dropout(low, f->cur, shape->model->hidden_dropout); break;
-    case FTMEM__DROPOUT_ASIDE: f->branch = ftmem__low_dropout(low, f->branch, shape->model->hidden_dropout); break;
+    case FTMEM__DROPOUT: f->cur = ftmem__low_dropout(low, f->cur, shape->family->dropout_inside ? 0 : shape->model->hidden_dropout); break;
+    case FTMEM__DROPOUT_ASIDE: f->branch = ftmem__low_dropout(low, f->branch, shape->family->dropout_inside ? 0 : shape->model->hidden_dropout); break;
     case FTMEM__MULTIPLY:
         if (shape->model->scaled == FTMEM_ON) program_replace(tape, &f->cur, ftmem__unary(tape, FTMEM__OP_SCALE, f->cur));
         break;
@@ -171,6 +183,10 @@ static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
     case FTMEM__KEEP: program_keep(low, f); break;
     case FTMEM__NORM_OF_RESIDUAL: program_set(tape, &f->branch, &f->has_branch, ftmem__low_norm(low, f->residual, shape->h)); break;
     case FTMEM__ATTENTION_THEN_BRANCH: program_attention_then_branch(low, f); break;
+    case FTMEM__NORM_OVER: program_replace(tape, &f->cur, ftmem__low_norm(low, f->residual, shape->h)); break;
+    case FTMEM__RESIDUAL_ADD: program_replace(tape, &f->residual, ftmem__low_dropout_add(low, f->branch, f->residual)); break;
+    case FTMEM__RESIDUAL_ATTENTION: program_joined(low, f, true); break;
+    case FTMEM__MLP_JOINED: program_joined(low, f, false); break;
     case FTMEM__MLP_INLINE: f->cur = ftmem__low_mlp_inline(low, f->cur); break;
     case FTMEM__JOIN_RESIDUAL_FIRST: program_join_residual_first(low, f); break;
     default: break;
@@ -233,6 +249,10 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
     const ftmem__shape *shape = low->shape;
     int32_t dtype = shape->family->tables == FTMEM__TABLES_FP32 ? FTMEM_FP32 : shape->stream;
     int64_t n = shape->s * shape->rotary;
+    if (shape->family->turn == FTMEM__TURN_PAIRS) { /* modeling_gptj.py: sin and cos are halves of one tensor, which no rotation keeps */
+        program_hold(p, program_table(low, n, shape->rotary, shape->stream, FTMEM__OP_TABLE));
+        return;
+    }
     if (shape->family->tables_by_kind && shape->has_full && shape->has_sliding) n *= 2; /* each kind has its own pair */
     if (shape->family->positions > FTMEM__ROPE_INTERLEAVED || shape->model->alibi == FTMEM_ON) return;
     p->tables[0] = program_table(low, n, shape->rotary, dtype, FTMEM__OP_TABLE);

@@ -10,6 +10,7 @@ typedef struct report {
     int64_t times;       /* how many blocks a tape stands for */
     bool others;         /* a finished forward: the result belongs to the next segment */
     bool keep_result;
+    bool released;       /* forward is over */
     const char *op, *part;
 } report;
 
@@ -60,6 +61,7 @@ static void report_tape(void *context, const ftmem__tape *tape, ftmem__op op)
     for (i = 0; i < tape->high; i++) {
         if (tape->stores[i].refs <= 0) continue;
         if (r->others && i == tape->result && !r->keep_result) continue;
+        if (r->others && r->released && tape->stores[i].cached && tape->stores[i].refs == 1) continue; /* gone with autocast's cache */
         report_store(r, &tape->stores[i]);
     }
 }
@@ -108,6 +110,12 @@ static int64_t report_layers(const ftmem__walk *walk, int32_t kind, int64_t from
     return n;
 }
 
+/* In a later micro-batch the tied head's new gradient waits for the embedding's, beside the summed one. */
+static bool report_waits(const ftmem__walk *walk, const ftmem__moment *m)
+{
+    return m->pass == FTMEM__PASS_BACKWARD_LATER && m->segment != FTMEM__SEGMENT_HEAD && walk->shape.tied && walk->shape.head_trained && !walk->shape.adapted;
+}
+
 /* Gradients that are there: of blocks above the running one, of the head; all of them in later micro-batches and at the step. */
 static void report_gradients(report *r)
 {
@@ -127,6 +135,7 @@ static void report_gradients(report *r)
         if (p->segment >= 0) count = report_layers(walk, p->segment, from, layers);
         else if (p->segment == FTMEM__SEGMENT_HEAD || (p->role == FTMEM_ROLE_EMBED && walk->shape.tied && p->base)) count = head;
         else count = all;
+        if (p->role == FTMEM_ROLE_EMBED && p->base && report_waits(walk, m)) count++;
         report_param(r, p, FTMEM_CLASS_GRADIENTS, count, p->bytes, FTMEM__OP_GRADIENT);
     }
 }
@@ -193,24 +202,33 @@ static void report_again(report *r, int32_t segment, int32_t pass, int32_t event
 {
     if (times <= 0) return;
     r->times = times;
-    r->others = event == 0;
+    r->others = event == FTMEM__EVENT_END || event == FTMEM__EVENT_RELEASED;
     r->keep_result = keep_result;
     ftmem__walk_again(r->step->walk, segment, pass, event, report_tape, r);
 }
 
-/* Activations of the segments that have run forward and not yet backward. */
-static void report_kept(report *r)
+/* What the blocks below keep: all of them while the head runs, those below the running one else. */
+static void report_blocks(report *r)
 {
     const ftmem__walk *walk = r->step->walk;
     const ftmem__moment *m = &r->step->peak;
     int64_t done = m->layer >= 0 ? m->layer : walk->shape.model->layers;
     int32_t k;
-    if (m->pass < 0 || m->pass == FTMEM__PASS_EVAL) return;
-    if (m->segment == FTMEM__SEGMENT_EMBED && m->pass == FTMEM__PASS_FORWARD) return;
-    if (m->segment != FTMEM__SEGMENT_EMBED) {
-        for (k = 0; k < walk->kinds; k++) report_again(r, k, FTMEM__PASS_FORWARD, 0, report_layers(walk, k, 0, done), false);
-        report_again(r, FTMEM__SEGMENT_EMBED, FTMEM__PASS_FORWARD, 0, 1, false);
-    }
+    for (k = 0; k < walk->kinds; k++) report_again(r, k, FTMEM__PASS_FORWARD, FTMEM__EVENT_END, report_layers(walk, k, 0, done), false);
+}
+
+/* Activations of the segments that have run forward and not yet backward, and what frames hold. */
+static void report_kept(report *r)
+{
+    const ftmem__moment *m = &r->step->peak;
+    bool eval = m->pass == FTMEM__PASS_EVAL;
+    r->released = m->pass == FTMEM__PASS_BACKWARD || m->pass == FTMEM__PASS_BACKWARD_LATER;
+    report_bytes(r, FTMEM_CLASS_LOGITS, m->held, FTMEM__OP_LINEAR, FTMEM__PART_HEAD);
+    if (m->pass < 0 || m->segment == FTMEM__SEGMENT_EMBED) return;
+    report_bytes(r, FTMEM_CLASS_KEPT, m->frame, FTMEM__OP_EMBEDDING, FTMEM__PART_EMBEDDING);
+    if (!eval) report_blocks(r);
+    if (eval && m->released) return;
+    report_again(r, FTMEM__SEGMENT_EMBED, eval ? FTMEM__PASS_EVAL : FTMEM__PASS_FORWARD, m->released ? FTMEM__EVENT_RELEASED : FTMEM__EVENT_END, 1, false);
 }
 
 static void report_running(report *r)

@@ -8,7 +8,7 @@ typedef struct step_run {
     int64_t held;      /* logits that the loop holds from an earlier forward */
     int64_t frame;     /* the embedding, held by the base model's frame beyond its use */
     int32_t first;     /* FTMEM_PHASE_FORWARD or FTMEM_PHASE_FORWARD2 */
-    bool later_micro, both;
+    bool later_micro, both, released;
 } step_run;
 
 static void step_moment(step_run *run, int32_t phase, ftmem__figure f, int32_t segment, int32_t pass, int32_t layer)
@@ -22,6 +22,9 @@ static void step_moment(step_run *run, int32_t phase, ftmem__figure f, int32_t s
     m.layer = layer;
     m.later_micro = run->later_micro;
     m.workspaces_both = run->both;
+    m.released = run->released;
+    m.frame = run->frame;
+    m.held = segment == FTMEM__SEGMENT_HEAD && (pass == FTMEM__PASS_BACKWARD || pass == FTMEM__PASS_BACKWARD_LATER) ? 0 : run->held;
     if (m.bytes > run->step->phase[phase].bytes) run->step->phase[phase] = m;
 }
 
@@ -66,6 +69,7 @@ static void step_forward(step_run *run)
     const ftmem__walk *walk = run->walk;
     int64_t released = walk->embed.released_bytes;
     ftmem__figure norm = walk->head.pass[FTMEM__PASS_FORWARD];
+    run->released = false;
     step_pass(run, run->first, walk->embed.pass[FTMEM__PASS_FORWARD], FTMEM__SEGMENT_EMBED, FTMEM__PASS_FORWARD, -1);
     step_blocks_forward(run, run->first, FTMEM__PASS_FORWARD);
     norm.peak = walk->head.norm_peak;
@@ -73,6 +77,7 @@ static void step_forward(step_run *run)
     if (walk->shape.job->recompute != FTMEM_RECOMPUTE_NONE) released -= walk->embed.mask_bytes;
     run->level -= released + run->frame;
     run->frame = 0;
+    run->released = true;
     step_moment(run, run->first, walk->head.pass[FTMEM__PASS_FORWARD], FTMEM__SEGMENT_HEAD, FTMEM__PASS_FORWARD, -1);
     step_pass(run, run->first + 1, walk->head.loss, FTMEM__SEGMENT_HEAD, FTMEM__PASS_FORWARD, -1);
     run->level -= step_cache(walk) + run->held;
@@ -154,9 +159,13 @@ static void step_eval(step_run *run)
     joined.peak = 4 * logits;
     step_moment(run, FTMEM_PHASE_EVAL, joined, 0, -1, -1);
     run->level += logits;
+    run->held = logits;
+    run->released = false;
     step_pass(run, FTMEM_PHASE_EVAL, walk->embed.pass[FTMEM__PASS_EVAL], FTMEM__SEGMENT_EMBED, FTMEM__PASS_EVAL, -1);
     step_blocks_forward(run, FTMEM_PHASE_EVAL, FTMEM__PASS_EVAL);
-    run->level -= walk->embed.pass[FTMEM__PASS_EVAL].delta > 0 ? run->frame : 0;
+    run->level -= walk->embed.eval_released_bytes + run->frame;
+    run->frame = 0;
+    run->released = true;
     step_moment(run, FTMEM_PHASE_EVAL, walk->head.pass[FTMEM__PASS_EVAL], FTMEM__SEGMENT_HEAD, FTMEM__PASS_EVAL, -1);
     step_moment(run, FTMEM_PHASE_EVAL, walk->head.eval_loss, FTMEM__SEGMENT_HEAD, FTMEM__PASS_EVAL, -1);
 }

@@ -43,6 +43,7 @@ typedef struct ftmem__var {
     uint8_t slot;  /* which output of the producer */
     uint8_t dtype;
     bool grad;     /* requires a gradient */
+    bool parted;   /* queries or keys that a concatenation laid out as [rows, tokens, heads, dim] */
     bool joined;   /* queries or keys that a concatenation laid out densely as [rows, heads, tokens, dim] */
 } ftmem__var;
 

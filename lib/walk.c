@@ -55,7 +55,7 @@ static ftmem__figure walk_figure(const ftmem__tape *tape, int64_t base)
 static void walk_end(ftmem__walk *walk, const walk_probe *probe)
 {
     walk->exhausted = walk->exhausted || walk->tape.exhausted;
-    if (probe && probe->event == 0) probe->capture(probe->context, &walk->tape, FTMEM__OP_END);
+    if (probe && probe->event == FTMEM__EVENT_END) probe->capture(probe->context, &walk->tape, FTMEM__OP_END);
 }
 
 static int64_t walk_cache_only(const ftmem__tape *tape)
@@ -284,12 +284,14 @@ static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t pass, const w
     tape->result = x.store;
     walk_end(walk, probe);
     f = walk_figure(tape, 0);
-    if (pass != FTMEM__PASS_FORWARD) return f;
+    if (pass == FTMEM__PASS_EVAL) walk->embed.eval_released_bytes = f.delta - tape->stores[x.store].bytes;
+    if (pass == FTMEM__PASS_EVAL) return f;
     for (i = 0; i < p.held_count; i++) ftmem__drop(tape, p.held[i]);
-    for (i = 0; i < p.mask_count; i++) ftmem__drop(tape, p.masks[i]);
+    for (i = 0; i < p.mask_count && !(probe && walk->shape.require_input_grad); i++) ftmem__drop(tape, p.masks[i]);
     walk->embed.released_bytes = f.delta - tape->live;
     walk->embed.cache_bytes = walk_cache_only(tape);
     ftmem__cache_clear(tape);
+    if (probe && probe->event == FTMEM__EVENT_RELEASED) probe->capture(probe->context, tape, FTMEM__OP_END);
     ftmem__drop(tape, x);
     for (i = 0; i < 2 && p.has_tables; i++) ftmem__drop(tape, p.tables[i]);
     walk->embed.kept_bytes = tape->live;

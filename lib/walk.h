@@ -33,6 +33,7 @@ typedef struct ftmem__ends { /* embedding or head */
     ftmem__figure pass[FTMEM__PASS_END];
     ftmem__figure loss, eval_loss; /* head: the loss part of forward */
     int64_t released_bytes; /* embedding: what the base model's frame lets go when it returns */
+    int64_t eval_released_bytes;
     int64_t mask_bytes, held_bytes, kept_bytes, cache_bytes, logits_bytes, table_bytes;
     int64_t norm_peak;      /* head: while the base model's frame is still there */
     double flops_forward, flops_backward;
@@ -53,7 +54,9 @@ typedef struct ftmem__walk {
 } ftmem__walk;
 
 ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error);
-/* Runs one pass of one segment again and calls back at an event; event 0 calls back at the end of the pass. */
+enum { FTMEM__EVENT_END = 0, FTMEM__EVENT_RELEASED = -2 };
+/* Runs one pass of one segment again and calls back at an event: at its end, or (embedding) when the base model has
+   returned and autocast's cache is gone. */
 void ftmem__walk_again(ftmem__walk *walk, int32_t segment, int32_t pass, int32_t event, ftmem__capture *capture, void *context);
 
 #endif
