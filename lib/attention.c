@@ -174,13 +174,14 @@ static double attention_flops(const attention_call *call)
 }
 
 /* repeat_kv: K and V copied to all query heads. */
-static void attention_repeat(attention_call *call)
+static void attention_repeat(attention_call *call, bool view)
 {
     ftmem__tape *tape = call->low->tape;
     int64_t n = call->q.n;
+    ftmem__op op = call->low->shape->kv_heads == 1 && view ? FTMEM__OP_EXPAND_VIEW : FTMEM__OP_EXPAND; /* one head repeats without a copy */
     if (call->groups == 1) return;
-    attention_swap(tape, &call->k, ftmem__apply(tape, FTMEM__OP_EXPAND, &call->k, 1, n, call->q.cols, call->k.dtype));
-    attention_swap(tape, &call->v, ftmem__apply(tape, FTMEM__OP_EXPAND, &call->v, 1, n, call->q.cols, call->v.dtype));
+    attention_swap(tape, &call->k, ftmem__apply(tape, op, &call->k, 1, n, call->q.cols, call->k.dtype));
+    attention_swap(tape, &call->v, ftmem__apply(tape, op, &call->v, 1, n, call->q.cols, call->v.dtype));
 }
 
 /* A boolean mask becomes an additive one in the query's dtype, padded to 16 columns, inside each call. */
@@ -347,7 +348,7 @@ static ftmem__var attention_eager(attention_call *call)
 {
     ftmem__low *low = call->low;
     ftmem__tape *tape = low->tape;
-    int64_t n = attention_scores(call), s = low->shape->s;
+    int64_t s = low->shape->s;
     bool single = call->groups == 1;
     ftmem__var mask = ftmem__constant(low->b * s * s, s, low->shape->stream), raw, scaled, p, out;
     raw = attention_scores_of(call, single);
@@ -380,7 +381,7 @@ static ftmem__var attention_math(attention_call *call)
     mask = ftmem__constant(s * s, s, FTMEM_FP32);
     if (call->mask) mask = attention_additive(call, false);
     else mask.store = ftmem__alloc(tape, FTMEM__OP_MASK, s * s, s, FTMEM_FP32, tape->birth);
-    attention_repeat(call);
+    attention_repeat(call, false);
     k = ftmem__unary(tape, FTMEM__OP_SCALE, call->k);
     scores = attention_matmul(call, q, k, true, call->groups == 1, n, s);
     ftmem__drop(tape, q);
@@ -448,7 +449,7 @@ ftmem__var ftmem__low_attend(ftmem__low *low, ftmem__var q, ftmem__var k, ftmem_
     grouped = kernel == FTMEM_KERNEL_FLASH && low->shape->job->repeat_kv != FTMEM_ON;
     if (kernel != FTMEM_KERNEL_FLASH) attention_views(&call);
     call.query_dtype = q.dtype;
-    if (!grouped && kernel != FTMEM_KERNEL_MATH) attention_repeat(&call);
+    if (!grouped && kernel != FTMEM_KERNEL_MATH) attention_repeat(&call, kernel == FTMEM_KERNEL_EFFICIENT);
     attention_autocast(&call);
     switch (kernel) {
     case FTMEM_KERNEL_FLASH: out = attention_flash(&call); break;

@@ -124,6 +124,14 @@ static ftmem__var linear_8bit(ftmem__low *low, ftmem__var x, int64_t out)
     return y;
 }
 
+/* bitsandbytes/nn/modules.py Linear4bit.forward replaces an fp32 bias by one in the compute dtype, for good. */
+static void linear_bias4(ftmem__low *low, int64_t out)
+{
+    ftmem__tape *tape = low->tape;
+    if (low->shape->dtype == low->shape->compute || tape->replay || tape->mode == FTMEM__NO_GRAD) return;
+    (void)ftmem__alloc(tape, FTMEM__OP_PARAMETER, out, out, low->shape->compute, tape->birth);
+}
+
 static ftmem__var linear_base(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias)
 {
     const ftmem__shape *shape = low->shape;
@@ -133,6 +141,7 @@ static ftmem__var linear_base(ftmem__low *low, int32_t role, ftmem__var x, int64
     else w = linear_parameter(low, role, x.cols * out, out, shape->dtype, low->trained, true);
     if (bias) b = linear_parameter(low, role, out, 0, shape->dtype, low->trained, true);
     if (!quantized) return ftmem__low_plain_linear(low, x, w, bias ? &b : NULL, out);
+    if (bias && shape->qlora) linear_bias4(low, out);
     return shape->qlora ? linear_4bit(low, x, out) : linear_8bit(low, x, out);
 }
 

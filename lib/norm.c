@@ -53,17 +53,26 @@ static ftmem__var norm_rms_plus_one(ftmem__low *low, ftmem__var x, ftmem__var w)
     return cast;
 }
 
+/* A norm's weight or bias; autocast widens it, and the norm keeps the wide copy. */
+static ftmem__var norm_vector(ftmem__low *low, int64_t width, int32_t dtype)
+{
+    ftmem__var v = ftmem__low_parameter(low, FTMEM_ROLE_NORM, width, width, low->trained);
+    return low->shape->autocast ? ftmem__cast(low->tape, v, dtype) : v;
+}
+
 /* torch native_layer_norm: keeps its input, and mean and 1/std in fp32. Autocast runs it in fp32. */
 static ftmem__var norm_layer(ftmem__low *low, ftmem__var x, int64_t width, bool weight, bool bias, bool in_fp32)
 {
     ftmem__tape *tape = low->tape;
     int32_t dtype = low->shape->autocast || in_fp32 ? FTMEM_FP32 : x.dtype;
-    int32_t count = 1;
+    int32_t count = 1, i;
     ftmem__var in[3], y;
     in[0] = ftmem__cast(tape, x, dtype);
-    if (weight) in[count++] = ftmem__low_parameter(low, FTMEM_ROLE_NORM, width, width, low->trained);
-    if (bias) in[count++] = ftmem__low_parameter(low, FTMEM_ROLE_NORM, width, width, low->trained);
+    if (weight) in[count++] = norm_vector(low, width, dtype);
+    if (bias) in[count++] = norm_vector(low, width, dtype);
     y = ftmem__apply(tape, FTMEM__OP_LAYER_NORM, in, count, x.n, x.cols, dtype);
+    for (i = 1; i < count; i++) ftmem__save_var(tape, y, in[i]);
+    for (i = 1; i < count; i++) ftmem__drop(tape, in[i]);
     ftmem__save_new(tape, y, x.n / width, 1, FTMEM_FP32);
     ftmem__save_new(tape, y, x.n / width, 1, FTMEM_FP32);
     ftmem__drop(tape, in[0]);

@@ -337,8 +337,11 @@ ftmem__var ftmem__binary(ftmem__tape *tape, ftmem__op op, ftmem__var a, ftmem__v
 
 ftmem__var ftmem__cast(ftmem__tape *tape, ftmem__var x, int32_t dtype)
 {
+    ftmem__var out;
     if (x.dtype == dtype) return ftmem__keep(tape, x);
-    return ftmem__apply(tape, FTMEM__OP_CAST, &x, 1, x.n, x.cols, dtype);
+    out = ftmem__apply(tape, FTMEM__OP_CAST, &x, 1, x.n, x.cols, dtype);
+    out.joined = x.joined; /* the layout is preserved */
+    return out;
 }
 
 /* torch aten/src/ATen/autocast_mode.cpp cached_cast: only fp32 leaves that require a gradient are cached. */

@@ -155,7 +155,7 @@ static int64_t tiers_excess(const ftmem__step *step, const tiers_parts *parts)
 
 static tiers_parts tiers_parts_of(const ftmem__step *step)
 {
-    tiers_parts parts = {0};
+    tiers_parts parts = { 0 };
     parts.base = tiers_base(&step->totals);
     parts.hump = tiers_hump(step, parts.base);
     parts.moving = tiers_most(parts.hump - tiers_kept(step->walk), 0);

@@ -270,10 +270,18 @@ static void test_more_rows_never_less(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),         cmocka_unit_test(test_measured_run),        cmocka_unit_test(test_no_rows_behind_a_fused_kernel),
-        cmocka_unit_test(test_no_device),     cmocka_unit_test(test_usable),              cmocka_unit_test(test_slice),
-        cmocka_unit_test(test_verdicts),      cmocka_unit_test(test_margin),              cmocka_unit_test(test_full_card),
-        cmocka_unit_test(test_shift_copy),    cmocka_unit_test(test_expandable_segments), cmocka_unit_test(test_more_rows_never_less),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_measured_run),
+        cmocka_unit_test(test_no_rows_behind_a_fused_kernel),
+        cmocka_unit_test(test_no_device),
+        cmocka_unit_test(test_usable),
+        cmocka_unit_test(test_slice),
+        cmocka_unit_test(test_verdicts),
+        cmocka_unit_test(test_margin),
+        cmocka_unit_test(test_full_card),
+        cmocka_unit_test(test_shift_copy),
+        cmocka_unit_test(test_expandable_segments),
+        cmocka_unit_test(test_more_rows_never_less),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
