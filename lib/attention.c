@@ -4,6 +4,7 @@
 /* x[..., :half] and the like: a view, whose gradient is written into zeros of the whole. */
 static ftmem__var attention_slice(ftmem__tape *tape, ftmem__var x, int64_t cols)
 {
+    if (cols == x.cols) return ftmem__keep(tape, x); /* torch returns x itself */
     return ftmem__apply(tape, FTMEM__OP_SLICE, &x, 1, x.n / x.cols * cols, cols, x.dtype);
 }
 
@@ -70,7 +71,7 @@ static ftmem__var attention_join(ftmem__tape *tape, const ftmem__var part[2], ft
 
 /* A slice of each head is rotated and joined with the rest: at once (modeling_phi3.py apply_rotary_pos_emb), or in
    the attention's frame, which goes on to hold the parts (modeling_stablelm.py StableLmAttention). */
-static void attention_rotate_slices(ftmem__low *low, ftmem__var qk[2], bool apart, ftmem__var *locals, int32_t *count)
+static void attention_rotate_slices(ftmem__low *low, ftmem__var qk[2], bool late, bool apart, ftmem__var *locals, int32_t *count)
 {
     ftmem__tape *tape = low->tape;
     ftmem__var part[2][2], y[2];
@@ -78,12 +79,13 @@ static void attention_rotate_slices(ftmem__low *low, ftmem__var qk[2], bool apar
     for (i = 0; i < 2; i++) part[i][0] = attention_slice(tape, qk[i], low->shape->rotary), part[i][1] = attention_slice(tape, qk[i], qk[i].cols - low->shape->rotary);
     for (i = 0; i < 2; i++) {
         attention_swap(tape, &part[i][0], attention_turn(low, part[i][0]));
-        if (apart) continue;
+        if (late) continue;
         y[i] = attention_join(tape, part[i], qk[i]);
         ftmem__drop(tape, part[i][0]);
     }
     for (i = 0; i < 2; i++) {
-        if (apart) y[i] = attention_join(tape, part[i], qk[i]);
+        if (late) y[i] = attention_join(tape, part[i], qk[i]);
+        if (late && !apart) ftmem__drop(tape, part[i][0]);
         attention_swap(tape, &qk[i], y[i]);
         if (apart) locals[(*count)++] = part[i][0], locals[(*count)++] = part[i][1];
         else ftmem__drop(tape, part[i][1]);
@@ -139,11 +141,11 @@ void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, in
     for (i = 0; i < 2; i++) {
         width[i] = qk[i].cols;
         qk[i].cols = shape->d;
-        if (!whole && !pairs && !qk[i].joined) attention_swap(low->tape, &qk[i], ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, qk[i]));
+        if (!whole && !pairs && !qk[i].joined && !qk[i].parted) attention_swap(low->tape, &qk[i], ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, qk[i]));
     }
     if (whole) attention_rotate_whole(low, qk);
     else if (pairs) attention_rotate_pairs(low, qk, locals, count);
-    else attention_rotate_slices(low, qk, shape->family->turn == FTMEM__TURN_APART, locals, count);
+    else attention_rotate_slices(low, qk, shape->family->turn >= FTMEM__TURN_APART, shape->family->turn == FTMEM__TURN_APART, locals, count);
     for (i = 0; i < 2; i++) qk[i].cols = width[i];
 }
 
@@ -287,7 +289,7 @@ static void attention_views(attention_call *call)
     ftmem__tape *tape = call->low->tape;
     if (!call->q.joined && !call->q.parted) attention_swap(tape, &call->q, ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, call->q));
     if (!call->k.joined && !call->k.parted) attention_swap(tape, &call->k, ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, call->k));
-    attention_swap(tape, &call->v, ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, call->v));
+    if (!call->v.parted) attention_swap(tape, &call->v, ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, call->v));
 }
 
 /* Softmax over scores in fp32: fp16 goes in directly, bf16 by way of an fp32 copy. Takes over the scores. */
@@ -441,7 +443,7 @@ ftmem__var ftmem__low_attend(ftmem__low *low, ftmem__var q, ftmem__var k, ftmem_
     int32_t kernel = ftmem__low_kernel(low, q.dtype);
     bool grouped;
     call.low = low;
-    call.groups = low->shape->heads / low->shape->kv_heads;
+    call.groups = q.n / k.n;
     call.mask = low->kind == 1 ? low->shape->mask_sliding : low->shape->mask_full;
     call.q = ftmem__keep(tape, q);
     call.k = ftmem__keep(tape, k);

@@ -35,17 +35,20 @@ enum {
 enum { FTMEM__RMS, FTMEM__RMS_PLUS_ONE, FTMEM__RMS_FP32_WEIGHT, FTMEM__LAYER, FTMEM__LAYER_NO_PARAMETERS, FTMEM__LAYER_FP32 }; /* norm kinds */
 enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI };  /* positions */
 enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN };                      /* MLP kinds */
-enum { FTMEM__QKV_SEPARATE, FTMEM__QKV_FUSED, FTMEM__QKV_SLICED };             /* FUSED: split in one; SLICED: three slices of one projection */
+/* FUSED: split in one; SLICED: three slices of one projection; HEADS: each head's three parts, split in one; SELECTED: each
+   head's three parts, selected one by one; INDEXED: modeling_falcon.py FalconAttention._split_heads. */
+enum { FTMEM__QKV_SEPARATE, FTMEM__QKV_FUSED, FTMEM__QKV_SLICED, FTMEM__QKV_HEADS, FTMEM__QKV_SELECTED, FTMEM__QKV_INDEXED };
+enum { FTMEM__EAGER_SHARED, FTMEM__EAGER_FALCON, FTMEM__EAGER_MPT, FTMEM__EAGER_BLOOM }; /* eager attention: transformers' usual one, or the model's own */
 /* Rotation: the whole head; a slice of it, joined with the rest in apply_rotary_pos_emb, or in the attention's own frame; PAIRS: the
    latter over neighbours, before heads come first, with tables widened in each call. */
-enum { FTMEM__TURN_WHOLE, FTMEM__TURN_JOINED, FTMEM__TURN_APART, FTMEM__TURN_PAIRS };
+enum { FTMEM__TURN_WHOLE, FTMEM__TURN_JOINED, FTMEM__TURN_APART, FTMEM__TURN_PAIRS, FTMEM__TURN_JOINED_LATE };
 enum { FTMEM__TABLES_CAST, FTMEM__TABLES_FP32, FTMEM__TABLES_CAST_QK_FP32 };  /* cos and sin in the stream's dtype or fp32; q and k widened before */
 enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE };                                 /* where q/k norms work */
 
 typedef struct ftmem__family {
     const char *model_type;
     const uint8_t *block, *parallel_block, *two_norm_block; /* FTMEM__END-terminated */
-    uint8_t norm, positions, mlp, qkv, qk_norm_kind, activation, turn, tables;
+    uint8_t norm, positions, mlp, qkv, qk_norm_kind, activation, turn, tables, eager;
     /* class defaults of the model's switches: FTMEM_ON or FTMEM_OFF */
     uint8_t tied, qkv_bias, o_bias, mlp_bias, norm_bias, qk_norm, parallel, two_norms, head_bias;
     bool embed_scale;   /* the embedding is multiplied (Gemma; Granite where `scaled`) */
@@ -57,6 +60,8 @@ typedef struct ftmem__family {
     bool dropout_inside; /* of a branch: in the attention's and the MLP's own forward */
     bool scaled_query;  /* q_proj(x) * scaling before attention, which scales by 1 (modeling_opt.py OPTAttention) */
     bool wide_scores;   /* eager attention multiplies fp32 copies of queries and keys (modeling_gptj.py) */
+    bool bias_apart;    /* a linear's bias is added by an operation of its own (modeling_falcon.py FalconLinear) */
+    bool always_mask;   /* create_causal_mask is told not to skip it (modeling_falcon.py) */
     bool returns_weights; /* a block returns (stream, attention weights): the caller's tuple holds them */
     bool never_quantized; /* linears of a class of its own, which bitsandbytes leaves alone (Falcon) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */

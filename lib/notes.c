@@ -45,11 +45,16 @@ static void notes_put_kernel(ftmem__text *text, const ftmem_note *note)
     ftmem__put(text, " kernel");
 }
 
+/* value: measured runs behind the interval of the allocated tier for a job of this kind. */
 static void notes_put_tier(ftmem__text *text, const ftmem_note *note)
 {
-    ftmem__put(text, "the reserved and process figures are calibrated on ");
-    if (note->value > 0) ftmem__put_int(text, note->value);
-    ftmem__put(text, note->value > 0 ? " measured runs" : "few measured runs");
+    if (note->value <= 0) {
+        ftmem__put(text, "no measured run stands behind the interval for a job of this kind: its width is an assumption");
+        return;
+    }
+    ftmem__put_int(text, note->value);
+    ftmem__put(text, note->value == 1 ? " measured run stands" : " measured runs stand");
+    ftmem__put(text, " behind the interval for a job of this kind");
 }
 
 static const char *notes_fixed(int32_t code)

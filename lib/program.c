@@ -23,7 +23,65 @@ static void program_slice(ftmem__tape *tape, ftmem__var fused, const int64_t par
     for (i = 0; i < 3; i++) qkv[i] = ftmem__apply(tape, FTMEM__OP_SLICE, &fused, 1, part[i], fused.cols * part[i] / fused.n, fused.dtype);
 }
 
-static void program_project(ftmem__low *low, ftmem__var x, ftmem__var qkv[3])
+/* modeling_bloom.py BloomAttention._reshape: query, key and value of each head are selected; gradients need no copy. */
+static void program_select(ftmem__tape *tape, ftmem__var fused, const int64_t part[3], ftmem__var qkv[3])
+{
+    int32_t i;
+    program_slice(tape, fused, part, qkv);
+    for (i = 0; i < 3; i++) qkv[i].parted = true;
+}
+
+/* modeling_gpt_neox.py: heads come first, then each one's query, key and value are split. */
+static void program_split_heads(ftmem__tape *tape, ftmem__var fused, const int64_t part[3], ftmem__var qkv[3])
+{
+    ftmem__var whole = ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, fused); /* its gradient is copied for the projection */
+    int32_t i;
+    ftmem__split(tape, whole, 3, part, qkv);
+    for (i = 0; i < 3; i++) qkv[i].parted = true;
+    ftmem__drop(tape, whole);
+}
+
+/* qkv[..., [-2], :]: an index of a list copies; its backward fills zeros of the whole twice. */
+static ftmem__var program_index(ftmem__tape *tape, ftmem__var fused, int64_t n)
+{
+    ftmem__var y = ftmem__apply(tape, FTMEM__OP_INDEX, &fused, 1, n, fused.cols * n / fused.n, fused.dtype);
+    ftmem__node *node = ftmem__recorded(tape, y);
+    ftmem__save_new(tape, y, 1, 1, FTMEM_INT64);
+    if (node) node->work = ftmem__round512(ftmem__bytes(fused.dtype, fused.n));
+    return y;
+}
+
+/* modeling_falcon.py FalconAttention._split_heads: with grouped heads keys and values are broadcast and all three copied. */
+static void program_index_heads(ftmem__low *low, ftmem__var fused, const int64_t part[3], ftmem__var qkv[3])
+{
+    ftmem__tape *tape = low->tape;
+    bool grouped = low->shape->kv_heads > 1;
+    int32_t i;
+    if (low->shape->kv_heads == low->shape->heads) {
+        program_select(tape, fused, part, qkv);
+        return;
+    }
+    qkv[0] = ftmem__apply(tape, FTMEM__OP_SLICE, &fused, 1, part[0], low->shape->q, fused.dtype);
+    for (i = 1; i < 3; i++) qkv[i] = program_index(tape, fused, part[i]);
+    for (i = 0; grouped && i < 3; i++)
+        qkv[i] = ftmem__apply(tape, i ? FTMEM__OP_EXPAND : FTMEM__OP_CLONE, &qkv[i], 1, part[0], low->shape->q, fused.dtype);
+    for (i = 0; i < 3; i++) qkv[i].parted = true;
+}
+
+static void program_take_apart(ftmem__low *low, ftmem__var fused, const int64_t part[3], ftmem__var qkv[3])
+{
+    int32_t kind = low->shape->family->qkv;
+    if (kind == FTMEM__QKV_HEADS && low->shape->kv_heads < low->shape->heads) kind = FTMEM__QKV_FUSED; /* modeling_gpt_bigcode.py multi_query */
+    switch (kind) {
+    case FTMEM__QKV_SLICED: program_slice(low->tape, fused, part, qkv); break;
+    case FTMEM__QKV_HEADS: program_split_heads(low->tape, fused, part, qkv); break;
+    case FTMEM__QKV_SELECTED: program_select(low->tape, fused, part, qkv); break;
+    case FTMEM__QKV_INDEXED: program_index_heads(low, fused, part, qkv); break;
+    default: ftmem__split(low->tape, fused, 3, part, qkv); break;
+    }
+}
+
+static void program_project(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ftmem__var *locals, int32_t *count)
 {
     const ftmem__shape *shape = low->shape;
     bool bias = shape->model->qkv_bias == FTMEM_ON;
@@ -39,9 +97,8 @@ static void program_project(ftmem__low *low, ftmem__var x, ftmem__var qkv[3])
     fused = ftmem__low_linear(low, FTMEM_ROLE_QKV, x, shape->q + 2 * shape->kv, bias);
     part[0] = low->tokens * shape->q;
     part[1] = part[2] = low->tokens * shape->kv;
-    if (shape->family->qkv == FTMEM__QKV_SLICED) program_slice(low->tape, fused, part, qkv);
-    else ftmem__split(low->tape, fused, 3, part, qkv);
-    ftmem__drop(low->tape, fused);
+    program_take_apart(low, fused, part, qkv);
+    locals[(*count)++] = fused;
 }
 
 static void program_rotate(ftmem__low *low, ftmem__var qkv[3], ftmem__var *locals, int32_t *count)
@@ -58,7 +115,7 @@ static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
     ftmem__var qkv[3], locals[8], out, y;
     int32_t count = 0;
     low->tape->part = FTMEM__PART_ATTENTION;
-    program_project(low, x, qkv);
+    program_project(low, x, qkv, locals, &count);
     if (shape->model->qk_norm == FTMEM_ON) {
         qkv[0] = ftmem__low_qk_norm(low, qkv[0]);
         qkv[1] = ftmem__low_qk_norm(low, qkv[1]);

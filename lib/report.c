@@ -207,6 +207,18 @@ static void report_again(report *r, int32_t segment, int32_t pass, int32_t event
     ftmem__walk_again(r->step->walk, segment, pass, event, report_tape, r);
 }
 
+/* Blocks that backward has passed still hold what their nodes have as attributes; so does the running one where its graph
+   is the checkpoint's, which is not on its tape. */
+static void report_attributes(report *r, int32_t kind)
+{
+    const ftmem__walk *walk = r->step->walk;
+    const ftmem__moment *m = &r->step->peak;
+    const ftmem__kind *k = &walk->kind[kind];
+    bool backward = m->pass == FTMEM__PASS_BACKWARD || m->pass == FTMEM__PASS_BACKWARD_LATER;
+    int64_t from = k->recomputed ? m->layer : m->layer + 1;
+    if (backward) report_bytes(r, FTMEM_CLASS_KEPT, k->attribute_bytes * report_layers(walk, kind, from, walk->shape.model->layers), FTMEM__OP_LINEAR8, FTMEM__PART_ATTENTION);
+}
+
 /* What the blocks below keep: all of them while the head runs, those below the running one else. */
 static void report_blocks(report *r)
 {
@@ -215,6 +227,7 @@ static void report_blocks(report *r)
     int64_t done = m->layer >= 0 ? m->layer : walk->shape.model->layers;
     int32_t k;
     for (k = 0; k < walk->kinds; k++) report_again(r, k, FTMEM__PASS_FORWARD, FTMEM__EVENT_END, report_layers(walk, k, 0, done), false);
+    for (k = 0; k < walk->kinds && m->layer >= 0; k++) report_attributes(r, k);
 }
 
 /* Activations of the segments that have run forward and not yet backward, and what frames hold. */
@@ -262,17 +275,20 @@ static void report_largest(report *r)
 static void report_balance(report *r)
 {
     ftmem_memory *memory = r->memory;
-    uint64_t sum = 0, *temporary = &memory->at_peak[FTMEM_CLASS_TEMPORARY], *kept = &memory->at_peak[FTMEM_CLASS_KEPT];
+    static const uint8_t order[] = {FTMEM_CLASS_TEMPORARY, FTMEM_CLASS_KEPT, FTMEM_CLASS_RECOMPUTED, FTMEM_CLASS_LOGITS, FTMEM_CLASS_WORKSPACE};
+    uint64_t sum = 0;
     int32_t i;
     for (i = 0; i < FTMEM_CLASS_END; i++) sum += memory->at_peak[i];
     if (sum <= memory->allocated.expected) {
-        *temporary += memory->allocated.expected - sum;
+        memory->at_peak[FTMEM_CLASS_TEMPORARY] += memory->allocated.expected - sum;
         return;
     }
     sum -= memory->allocated.expected;
-    if (*temporary >= sum) *temporary -= sum;
-    else if (*kept >= sum) *kept -= sum;
-    else memory->allocated.expected += sum;
+    for (i = 0; i < FTMEM__COUNT(order); i++) {
+        uint64_t *at = &memory->at_peak[order[i]], take = *at < sum ? *at : sum;
+        *at -= take;
+        sum -= take;
+    }
 }
 
 static void report_components(ftmem_memory *m)

@@ -66,7 +66,7 @@ static void shape_masks(ftmem__shape *shape)
 {
     const ftmem_job *job = shape->job;
     int64_t i, window = shape->model->sliding_window;
-    bool always = job->attention == FTMEM_EAGER || job->mask == FTMEM_MASK_PADDED || shape->model->alibi == FTMEM_ON;
+    bool always = job->attention == FTMEM_EAGER || job->mask == FTMEM_MASK_PADDED || shape->model->alibi == FTMEM_ON || shape->family->always_mask;
     for (i = 0; i < shape->model->layers; i++) {
         if (shape->model->layer_kind[i] == 1) shape->has_sliding = true;
         else shape->has_full = true;

@@ -67,6 +67,18 @@ static int64_t walk_cache_only(const ftmem__tape *tape)
     return sum;
 }
 
+/* Bytes that nodes hold as attributes, each tensor once. */
+static int64_t walk_attributes(const ftmem__tape *tape)
+{
+    int64_t sum = 0;
+    int32_t i, j;
+    for (i = 0; i < tape->attributes; i++) {
+        for (j = 0; j < i && tape->attribute[j] != tape->attribute[i]; j++) continue;
+        if (j == i) sum += tape->stores[tape->attribute[i]].bytes;
+    }
+    return sum;
+}
+
 /* ------------------------------------------------------------------------------------------------------- blocks */
 
 static bool walk_alive(const ftmem__tape *tape, int16_t store)
@@ -98,6 +110,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
         kind->in_kept = walk_alive(tape, x.store) && x.store != out.store;
         kind->in_bytes = ftmem__round512(ftmem__bytes(kind->in_dtype, x.n));
         kind->cache_bytes = walk_cache_only(tape);
+        kind->attribute_bytes = walk_attributes(tape);
         kind->born_bytes = tape->live - kind->cache_bytes - (kind->in_kept ? 0 : tape->stores[out.store].bytes);
         if (kind->in_kept) kind->born_bytes -= kind->in_bytes;
         kind->flops_forward = tape->flops;

@@ -23,6 +23,7 @@ typedef struct ftmem__kind {
     bool trained, adapted, recomputed, in_grad, out_grad, in_kept;
     uint8_t in_dtype, out_dtype;
     int64_t in_bytes, born_bytes, cache_bytes; /* born: kept by autograd, counted as born in this block */
+    int64_t attribute_bytes; /* of those, held by nodes to the end of the whole backward */
     double flops_forward, flops_backward;
     int64_t layers;      /* how many blocks are of this kind */
     ftmem__figure pass[FTMEM__PASS_END];
