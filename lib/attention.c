@@ -156,7 +156,10 @@ typedef struct attention_call {
     ftmem__var q, k, v; /* owned */
     bool mask;          /* a mask tensor is passed */
     int32_t query_dtype; /* before autocast */
+    int32_t autocast;    /* eager attention: each matmul casts its operands itself; 0 elsewhere */
     int64_t groups;     /* query heads a key/value head */
+    ftmem__var *locals; /* names of the attention's forward, alive until it returns */
+    int32_t *count;
 } attention_call;
 
 static bool attention_half(int32_t dtype)
@@ -275,11 +278,14 @@ static ftmem__var attention_matmul(attention_call *call, ftmem__var a, ftmem__va
     ftmem__tape *tape = call->low->tape;
     ftmem__var out;
     bool many = call->low->b > 1;
-    a = many && copy_a ? ftmem__unary(tape, FTMEM__OP_CLONE, a) : ftmem__keep(tape, a);
-    b = many && copy_b ? ftmem__unary(tape, FTMEM__OP_CLONE, b) : ftmem__keep(tape, b);
+    ftmem__var cast_a = ftmem__cast(tape, a, call->autocast ? call->autocast : a.dtype), cast_b = ftmem__cast(tape, b, call->autocast ? call->autocast : b.dtype);
+    a = many && copy_a ? ftmem__unary(tape, FTMEM__OP_CLONE, cast_a) : ftmem__keep(tape, cast_a);
+    b = many && copy_b ? ftmem__unary(tape, FTMEM__OP_CLONE, cast_b) : ftmem__keep(tape, cast_b);
     out = ftmem__matmul(tape, FTMEM__OP_BMM, a, b, NULL, n, cols, attention_flops(call));
     ftmem__drop(tape, b);
     ftmem__drop(tape, a);
+    ftmem__drop(tape, cast_b);
+    ftmem__drop(tape, cast_a);
     return out;
 }
 
@@ -309,10 +315,11 @@ static ftmem__var attention_softmax_own(ftmem__low *low, ftmem__var scores, int3
 {
     ftmem__tape *tape = low->tape;
     ftmem__var in = ftmem__cast(tape, scores, low->shape->autocast ? FTMEM_FP32 : scores.dtype), p, y;
-    ftmem__drop(tape, scores);
     p = ftmem__unary(tape, FTMEM__OP_SOFTMAX, in);
     ftmem__drop(tape, in);
+    if (!low->shape->family->wide_scores) ftmem__drop(tape, scores); /* modeling_gpt2.py: the name is reused before the cast */
     y = ftmem__cast(tape, p, value_dtype);
+    if (low->shape->family->wide_scores) ftmem__drop(tape, scores);
     ftmem__drop(tape, p);
     return y;
 }
@@ -361,11 +368,114 @@ static ftmem__var attention_eager(attention_call *call)
     ftmem__drop(tape, scaled);
     p = low->shape->family->softmax_own_dtype ? attention_softmax_own(low, raw, call->query_dtype) : attention_softmax32(tape, raw, call->query_dtype);
     p = ftmem__low_dropout(low, p, low->shape->model->attention_dropout);
-    attention_swap(tape, &p, ftmem__cast(tape, p, low->shape->autocast ? low->shape->autocast : p.dtype)); /* matmul is on autocast's list */
     out = attention_matmul(call, p, call->v, false, single, call->q.n, low->shape->d);
     low->weights = p; /* returned: the block's forward names it `_` or attn_weights */
     low->has_weights = true;
     return attention_transpose(call, out);
+}
+
+/* F.softmax(scores, dtype=dtype): fp16 widens inside the kernel. The scores stay the caller's. */
+static ftmem__var attention_softmax_to(ftmem__tape *tape, ftmem__var scores, int32_t dtype)
+{
+    ftmem__var in = scores.dtype == FTMEM_FP16 && dtype == FTMEM_FP32 ? ftmem__keep(tape, scores) : ftmem__cast(tape, scores, dtype), p;
+    p = ftmem__apply(tape, FTMEM__OP_SOFTMAX, &in, 1, in.n, in.cols, dtype);
+    ftmem__drop(tape, in);
+    return p;
+}
+
+static void attention_name(attention_call *call, ftmem__var value)
+{
+    call->locals[(*call->count)++] = value;
+}
+
+/* weights x V, and the weights handed on; takes over them. */
+static ftmem__var attention_context(attention_call *call, ftmem__var p)
+{
+    ftmem__low *low = call->low;
+    ftmem__var out = attention_matmul(call, p, call->v, false, call->groups == 1, call->q.n, low->shape->d);
+    low->weights = p;
+    low->has_weights = true;
+    return attention_transpose(call, out);
+}
+
+/* modeling_falcon.py FalconAttention.forward without sdpa: scaled in place; with alibi in fp32. */
+static ftmem__var attention_eager_falcon(attention_call *call)
+{
+    ftmem__low *low = call->low;
+    ftmem__tape *tape = low->tape;
+    bool alibi = low->shape->model->alibi == FTMEM_ON;
+    int64_t s = low->shape->s;
+    int32_t hidden = low->shape->autocast ? FTMEM_FP32 : low->shape->stream;
+    ftmem__var mask = ftmem__constant(low->b * s * s, s, low->shape->stream), raw, sum, p;
+    raw = attention_scores_of(call, call->groups == 1);
+    if (alibi) {
+        attention_name(call, raw);
+        sum = ftmem__cast(tape, raw, FTMEM_FP32);
+        attention_name(call, sum);
+        raw = ftmem__binary(tape, FTMEM__OP_ADD, sum, ftmem__constant(low->b * low->shape->heads * s, s, low->shape->stream));
+    }
+    attention_swap(tape, &raw, ftmem__unary(tape, FTMEM__OP_SCALE_IN_PLACE, raw));
+    sum = ftmem__binary(tape, FTMEM__OP_ADD, raw, mask);
+    p = attention_softmax_to(tape, sum, hidden);
+    ftmem__drop(tape, sum);
+    if (alibi) attention_name(call, raw);
+    else ftmem__drop(tape, raw);
+    return attention_context(call, alibi ? ftmem__low_dropout(low, p, low->shape->model->attention_dropout) : p);
+}
+
+/* modeling_mpt.py MptAttention.forward: alibi in fp32 widens the scores; a boolean mask fills them. */
+static ftmem__var attention_eager_mpt(attention_call *call)
+{
+    ftmem__low *low = call->low;
+    ftmem__tape *tape = low->tape;
+    int64_t s = low->shape->s;
+    ftmem__var scores = attention_scores_of(call, true), p;
+    attention_swap(tape, &scores, ftmem__unary(tape, FTMEM__OP_SCALE, scores));
+    attention_swap(tape, &scores, ftmem__binary(tape, FTMEM__OP_ADD, scores, ftmem__constant(low->shape->heads * s, s, FTMEM_FP32)));
+    attention_swap(tape, &scores, ftmem__unary(tape, FTMEM__OP_FILL, scores));
+    attention_name(call, scores);
+    p = attention_softmax_to(tape, scores, FTMEM_FP32);
+    attention_swap(tape, &p, ftmem__cast(tape, p, call->query_dtype));
+    return attention_context(call, ftmem__low_dropout(low, p, low->shape->model->attention_dropout));
+}
+
+/* modeling_bloom.py BloomAttention.forward: baddbmm over copies that join rows and heads, which keep their names. */
+static ftmem__var attention_eager_bloom(attention_call *call)
+{
+    ftmem__low *low = call->low;
+    ftmem__tape *tape = low->tape;
+    int64_t s = low->shape->s;
+    ftmem__var *part[3], scores, sum, p;
+    int32_t i;
+    part[0] = &call->q;
+    part[1] = &call->k;
+    part[2] = &call->v;
+    for (i = 0; i < 3 && low->b > 1; i++) attention_swap(tape, part[i], ftmem__unary(tape, FTMEM__OP_CLONE, *part[i]));
+    scores = attention_matmul(call, call->q, call->k, false, false, attention_scores(call), s);
+    attention_name(call, scores);
+    sum = ftmem__binary(tape, FTMEM__OP_ADD, scores, ftmem__constant(low->b * s * s, s, low->shape->stream));
+    attention_name(call, sum);
+    p = attention_softmax_to(tape, sum, FTMEM_FP32);
+    attention_swap(tape, &p, ftmem__cast(tape, p, call->query_dtype));
+    for (i = 0; i < 3; i++) attention_name(call, ftmem__keep(tape, *part[i]));
+    call->groups = 0; /* the values are copied already */
+    return attention_context(call, ftmem__low_dropout(low, p, low->shape->model->attention_dropout));
+}
+
+static ftmem__var attention_eager_of(attention_call *call)
+{
+    switch (call->low->shape->family->eager) {
+    case FTMEM__EAGER_FALCON: return attention_eager_falcon(call);
+    case FTMEM__EAGER_MPT: return attention_eager_mpt(call);
+    case FTMEM__EAGER_BLOOM: return attention_eager_bloom(call);
+    default: return attention_eager(call);
+    }
+}
+
+/* modeling_mpt.py and modeling_bloom.py have no other attention. */
+bool ftmem__low_own_eager(const ftmem__low *low)
+{
+    return low->shape->family->eager == FTMEM__EAGER_MPT || low->shape->family->eager == FTMEM__EAGER_BLOOM;
 }
 
 /* aten/src/ATen/native/transformers/attention.cpp _scaled_dot_product_attention_math: scales q and k apart, in fp32. */
@@ -407,7 +517,7 @@ static int32_t attention_kernel(const attention_call *call, int32_t dtype)
     const ftmem__shape *shape = call->low->shape;
     const ftmem_job *job = shape->job;
     bool grouped = call->groups > 1 && !call->mask && job->repeat_kv != FTMEM_ON;
-    if (job->attention == FTMEM_EAGER) return FTMEM_KERNEL_EAGER;
+    if (job->attention == FTMEM_EAGER || ftmem__low_own_eager(call->low)) return FTMEM_KERNEL_EAGER;
     if (job->attention == FTMEM_FLASH2) return FTMEM_KERNEL_FLASH;
     if (job->attention == FTMEM_SDPA_MATH) return FTMEM_KERNEL_MATH;
     if (attention_half(dtype) && !call->mask && job->gpu.sm_arch >= 80 && shape->d <= 256) return FTMEM_KERNEL_FLASH;
@@ -435,28 +545,31 @@ static void attention_autocast(attention_call *call)
     attention_swap(tape, &call->v, ftmem__cast(tape, call->v, dtype));
 }
 
-ftmem__var ftmem__low_attend(ftmem__low *low, ftmem__var q, ftmem__var k, ftmem__var v)
+ftmem__var ftmem__low_attend(ftmem__low *low, const ftmem__var qkv[3], ftmem__var *locals, int32_t *count)
 {
     attention_call call = {0};
     ftmem__tape *tape = low->tape;
     ftmem__var out;
-    int32_t kernel = ftmem__low_kernel(low, q.dtype);
+    int32_t kernel = ftmem__low_kernel(low, qkv[0].dtype);
     bool grouped;
     call.low = low;
-    call.groups = q.n / k.n;
+    call.locals = locals;
+    call.count = count;
+    call.groups = qkv[0].n / qkv[1].n;
     call.mask = low->kind == 1 ? low->shape->mask_sliding : low->shape->mask_full;
-    call.q = ftmem__keep(tape, q);
-    call.k = ftmem__keep(tape, k);
-    call.v = ftmem__keep(tape, v);
+    call.q = ftmem__keep(tape, qkv[0]);
+    call.k = ftmem__keep(tape, qkv[1]);
+    call.v = ftmem__keep(tape, qkv[2]);
     grouped = kernel == FTMEM_KERNEL_FLASH && low->shape->job->repeat_kv != FTMEM_ON;
     if (kernel != FTMEM_KERNEL_FLASH) attention_views(&call);
-    call.query_dtype = q.dtype;
+    call.query_dtype = qkv[0].dtype;
     if (!grouped && kernel != FTMEM_KERNEL_MATH) attention_repeat(&call, kernel == FTMEM_KERNEL_EFFICIENT);
-    attention_autocast(&call);
+    if (kernel == FTMEM_KERNEL_EAGER) call.autocast = low->shape->autocast;
+    else attention_autocast(&call);
     switch (kernel) {
     case FTMEM_KERNEL_FLASH: out = attention_flash(&call); break;
     case FTMEM_KERNEL_EFFICIENT: out = attention_efficient(&call); break;
-    case FTMEM_KERNEL_EAGER: out = attention_eager(&call); break;
+    case FTMEM_KERNEL_EAGER: out = attention_eager_of(&call); break;
     default: out = attention_math(&call); break;
     }
     ftmem__drop(tape, call.q);

@@ -82,7 +82,7 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .positions = FTMEM__ROPE_INTERLEAVED, .activation = FTMEM_GELU_NEW, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF,
         .parallel = ON, .two_norms = OFF, .head_bias = ON,
         .modules = {"q_proj", "k_proj", "v_proj", NULL, "out_proj", NULL, "fc_in", NULL, "fc_out", "wte", "lm_head", NULL, NULL}, .default_targets = R(Q) | R(V)},
-    [FTMEM_OPT] = {.model_type = "opt", .scaled_query = true, .block = families_opt, GPT_PARTS, .positions = FTMEM__LEARNED, .activation = FTMEM_RELU,
+    [FTMEM_OPT] = {.model_type = "opt", .positions_by_row = true, .scaled_query = true, .block = families_opt, GPT_PARTS, .positions = FTMEM__LEARNED, .activation = FTMEM_RELU,
         .modules = {"q_proj", "k_proj", "v_proj", NULL, "out_proj", NULL, "fc1", NULL, "fc2", "embed_tokens", "lm_head", NULL, "embed_positions"},
         .default_targets = R(Q) | R(V)},
     [FTMEM_BLOOM] = {.model_type = "bloom", .block = families_bloom, .dropout_inside = true, .returns_weights = true, GPT_PARTS, .positions = FTMEM__ALIBI, .activation = FTMEM_GELU_BLOOM, .qkv = FTMEM__QKV_SELECTED, .eager = FTMEM__EAGER_BLOOM, .embed_norm = true,

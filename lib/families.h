@@ -60,6 +60,7 @@ typedef struct ftmem__family {
     bool dropout_inside; /* of a branch: in the attention's and the MLP's own forward */
     bool scaled_query;  /* q_proj(x) * scaling before attention, which scales by 1 (modeling_opt.py OPTAttention) */
     bool wide_scores;   /* eager attention multiplies fp32 copies of queries and keys (modeling_gptj.py) */
+    bool positions_by_row; /* each row looks its positions up, which are summed from the mask (modeling_opt.py) */
     bool bias_apart;    /* a linear's bias is added by an operation of its own (modeling_falcon.py FalconLinear) */
     bool always_mask;   /* create_causal_mask is told not to skip it (modeling_falcon.py) */
     bool returns_weights; /* a block returns (stream, attention weights): the caller's tuple holds them */

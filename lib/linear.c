@@ -132,6 +132,19 @@ static void linear_bias4(ftmem__low *low, int64_t out)
     (void)ftmem__alloc(tape, FTMEM__OP_PARAMETER, out, out, low->shape->compute, tape->birth);
 }
 
+/* modeling_falcon.py FalconLinear: x @ weight.T + bias; autocast does not cache the copy of a view. */
+static ftmem__var linear_apart(ftmem__low *low, ftmem__var x, ftmem__var w, const ftmem__var *bias, int64_t out)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var cast = ftmem__cast(tape, w, low->shape->autocast ? low->shape->autocast : w.dtype), y, sum;
+    y = ftmem__low_plain_linear(low, x, cast, NULL, out);
+    ftmem__drop(tape, cast);
+    if (!bias) return y;
+    sum = ftmem__binary(tape, FTMEM__OP_ADD, y, *bias);
+    ftmem__drop(tape, y);
+    return sum;
+}
+
 static ftmem__var linear_base(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias)
 {
     const ftmem__shape *shape = low->shape;
@@ -140,6 +153,7 @@ static ftmem__var linear_base(ftmem__low *low, int32_t role, ftmem__var x, int64
     if (quantized) linear_quantized(low, role, x.cols, out);
     else w = linear_parameter(low, role, x.cols * out, out, shape->dtype, low->trained, true);
     if (bias) b = linear_parameter(low, role, out, 0, shape->dtype, low->trained, true);
+    if (!quantized && shape->family->bias_apart) return linear_apart(low, x, w, bias ? &b : NULL, out);
     if (!quantized) return ftmem__low_plain_linear(low, x, w, bias ? &b : NULL, out);
     if (bias && shape->qlora) linear_bias4(low, out);
     return shape->qlora ? linear_4bit(low, x, out) : linear_8bit(low, x, out);

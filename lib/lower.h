@@ -75,7 +75,7 @@ bool ftmem__shape_layer_adapted(const ftmem__shape *shape, int64_t layer);
 /* What the base model's frame holds beside the stream while its blocks run. */
 typedef struct ftmem__prologue {
     ftmem__var held[4];   /* the embedding and what was added to it: until the base model returns */
-    ftmem__var masks[2];  /* likewise; to the end of backward when blocks are checkpointed */
+    ftmem__var masks[4];  /* masks and other arguments of blocks: likewise; to the end of backward when blocks are checkpointed */
     ftmem__var tables[2]; /* cos and sin: kept by the rotations to the end of backward */
     int32_t held_count, mask_count;
     bool has_tables;
@@ -93,7 +93,8 @@ ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width); /* the
 ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x);
 /* attention.c */
 void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, int32_t *count); /* locals: what the caller's frame keeps beside */
-ftmem__var ftmem__low_attend(ftmem__low *low, ftmem__var q, ftmem__var k, ftmem__var v); /* q, k, v stay the caller's */
+ftmem__var ftmem__low_attend(ftmem__low *low, const ftmem__var qkv[3], ftmem__var *locals, int32_t *count); /* q, k, v stay the caller's */
+bool ftmem__low_own_eager(const ftmem__low *low); /* the model's own eager code runs, whatever the job asks for */
 int32_t ftmem__low_kernel(const ftmem__low *low, int32_t dtype); /* FTMEM_KERNEL_... for queries of this dtype */
 /* mlp.c */
 ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x);

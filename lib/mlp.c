@@ -45,6 +45,19 @@ static ftmem__var mlp_gelu_new(ftmem__low *low, ftmem__var x)
     return y;
 }
 
+/* modeling_bloom.py GeLUFunction: the input alone is kept; up to three terms stand beside the result, four in backward. */
+static ftmem__var mlp_gelu_bloom(ftmem__tape *tape, ftmem__var x)
+{
+    int64_t bytes = ftmem__round512(ftmem__bytes(x.dtype, x.n));
+    int16_t terms = ftmem__alloc_bytes(tape, FTMEM__OP_GELU_BLOOM, 3 * bytes, FTMEM_CLASS_WORKSPACE);
+    ftmem__var y = ftmem__unary(tape, FTMEM__OP_GELU_BLOOM, x);
+    ftmem__node *node = ftmem__recorded(tape, y);
+    if (node) node->work = 4 * bytes;
+    ftmem__release(tape, terms);
+    ftmem__drop(tape, x);
+    return y;
+}
+
 ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x)
 {
     ftmem__var y;
@@ -53,6 +66,7 @@ ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x)
     case FTMEM_SILU: op = FTMEM__OP_SILU; break;
     case FTMEM_RELU: op = FTMEM__OP_RELU; break;
     case FTMEM_GELU_NEW: return mlp_gelu_new(low, x);
+    case FTMEM_GELU_BLOOM: return mlp_gelu_bloom(low->tape, x);
     default: break;
     }
     y = ftmem__unary(low->tape, op, x);

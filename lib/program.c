@@ -56,16 +56,20 @@ static void program_index_heads(ftmem__low *low, ftmem__var fused, const int64_t
 {
     ftmem__tape *tape = low->tape;
     bool grouped = low->shape->kv_heads > 1;
+    ftmem__var given[3];
     int32_t i;
     if (low->shape->kv_heads == low->shape->heads) {
         program_select(tape, fused, part, qkv);
         return;
     }
-    qkv[0] = ftmem__apply(tape, FTMEM__OP_SLICE, &fused, 1, part[0], low->shape->q, fused.dtype);
-    for (i = 1; i < 3; i++) qkv[i] = program_index(tape, fused, part[i]);
-    for (i = 0; grouped && i < 3; i++)
-        qkv[i] = ftmem__apply(tape, i ? FTMEM__OP_EXPAND : FTMEM__OP_CLONE, &qkv[i], 1, part[0], low->shape->q, fused.dtype);
-    for (i = 0; i < 3; i++) qkv[i].parted = true;
+    given[0] = ftmem__apply(tape, FTMEM__OP_SLICE, &fused, 1, part[0], low->shape->q, fused.dtype);
+    for (i = 1; i < 3; i++) given[i] = program_index(tape, fused, part[i]);
+    for (i = 0; i < 3; i++) {
+        if (grouped) qkv[i] = ftmem__apply(tape, i ? FTMEM__OP_EXPAND : FTMEM__OP_CLONE, &given[i], 1, part[0], low->shape->q, fused.dtype);
+        else qkv[i] = ftmem__keep(tape, given[i]);
+        qkv[i].parted = true;
+    }
+    for (i = 0; i < 3; i++) ftmem__drop(tape, given[i]);
 }
 
 static void program_take_apart(ftmem__low *low, ftmem__var fused, const int64_t part[3], ftmem__var qkv[3])
@@ -112,7 +116,7 @@ static void program_rotate(ftmem__low *low, ftmem__var qkv[3], ftmem__var *local
 static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
 {
     const ftmem__shape *shape = low->shape;
-    ftmem__var qkv[3], locals[8], out, y;
+    ftmem__var qkv[3], locals[12], out, y;
     int32_t count = 0;
     low->tape->part = FTMEM__PART_ATTENTION;
     program_project(low, x, qkv, locals, &count);
@@ -121,7 +125,7 @@ static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
         qkv[1] = ftmem__low_qk_norm(low, qkv[1]);
     }
     program_rotate(low, qkv, locals, &count);
-    out = ftmem__low_attend(low, qkv[0], qkv[1], qkv[2]); /* q, k, v stay this frame's */
+    out = ftmem__low_attend(low, qkv, locals, &count); /* q, k, v stay this frame's */
     y = ftmem__low_linear(low, FTMEM_ROLE_O, out, shape->h, shape->model->o_bias == FTMEM_ON);
     ftmem__drop(low->tape, out);
     if (low->join) program_replace(low->tape, &y, ftmem__low_dropout_add(low, y, *low->join)); /* modeling_bloom.py BloomAttention */
@@ -131,6 +135,13 @@ static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
     ftmem__drop(low->tape, qkv[2]);
     while (count > 0) ftmem__drop(low->tape, locals[--count]);
     return y;
+}
+
+static ftmem__var program_table(ftmem__low *low, int64_t n, int64_t cols, int32_t dtype, ftmem__op op)
+{
+    ftmem__var v = ftmem__constant(n, cols, dtype);
+    v.store = ftmem__alloc(low->tape, op, n, cols, dtype, low->tape->birth);
+    return v;
 }
 
 /* -------------------------------------------------------------------------------------------------------- block */
@@ -250,6 +261,21 @@ static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
     }
 }
 
+/* modeling_bloom.py, modeling_mpt.py, modeling_falcon.py: a block returns its attention weights too, and the model's frame
+   holds the tuple while the next block runs; a reentrant checkpoint gets zeros as their gradient. */
+static ftmem__var program_returned(ftmem__low *low)
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__tape *tape = low->tape;
+    bool passing = tape->mode == FTMEM__NO_GRAD || tape->mode == FTMEM__FORGET;
+    bool again = shape->job->recompute == FTMEM_RECOMPUTE_REENTRANT && tape->mode == FTMEM__RECORD && tape->birth == FTMEM_CLASS_RECOMPUTED;
+    bool wide = shape->qlora || shape->lora8 || shape->family->eager == FTMEM__EAGER_FALCON;
+    int32_t dtype = !shape->autocast ? shape->stream : wide ? FTMEM_FP32 : shape->autocast;
+    ftmem__var none = ftmem__constant(0, 0, dtype);
+    if (!shape->family->returns_weights || ftmem__low_kernel(low, dtype) != FTMEM_KERNEL_EAGER || (!passing && !again)) return none;
+    return program_table(low, low->b * shape->heads * shape->s * shape->s, shape->s, dtype, FTMEM__OP_SOFTMAX);
+}
+
 /* One block over x, which stays the caller's. */
 ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x)
 {
@@ -257,10 +283,18 @@ ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x)
     const ftmem_model *model = low->shape->model;
     const uint8_t *step = family->block;
     program_frame frame = {0};
+    ftmem__var returned;
     if (model->parallel == FTMEM_ON) step = model->two_norms == FTMEM_ON ? family->two_norm_block : family->parallel_block;
+    returned = program_returned(low);
     frame.cur = ftmem__keep(low->tape, x);
     for (; *step != FTMEM__END; step++) program_step(low, &frame, *step);
+    if (low->tape->mode == FTMEM__RECORD && returned.store >= 0 && low->has_weights && low->weights.grad) {
+        ftmem__also(low->tape, low->weights, returned.store);
+        low->has_weights = false;
+        returned.store = -1;
+    }
     program_return(low, &frame);
+    ftmem__drop(low->tape, returned);
     return frame.cur;
 }
 
@@ -274,6 +308,11 @@ ftmem__var ftmem__low_final_norm(ftmem__low *low, ftmem__var x)
 static void program_hold(ftmem__prologue *p, ftmem__var value)
 {
     if (p->held_count < FTMEM__COUNT(p->held)) p->held[p->held_count++] = value;
+}
+
+static void program_argument(ftmem__prologue *p, ftmem__var value)
+{
+    if (p->mask_count < FTMEM__COUNT(p->masks)) p->masks[p->mask_count++] = value;
 }
 
 static ftmem__var program_embedding_weight(ftmem__low *low)
@@ -293,13 +332,6 @@ static ftmem__var program_lookup(ftmem__low *low, ftmem__var w, int64_t tokens)
     return y;
 }
 
-static ftmem__var program_table(ftmem__low *low, int64_t n, int64_t cols, int32_t dtype, ftmem__op op)
-{
-    ftmem__var v = ftmem__constant(n, cols, dtype);
-    v.store = ftmem__alloc(low->tape, op, n, cols, dtype, low->tape->birth);
-    return v;
-}
-
 /* cos and sin of every position, in the stream's dtype, once for all blocks. */
 static void program_positions(ftmem__low *low, ftmem__prologue *p)
 {
@@ -307,7 +339,7 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
     int32_t dtype = shape->family->tables == FTMEM__TABLES_FP32 ? FTMEM_FP32 : shape->stream;
     int64_t n = shape->s * shape->rotary;
     if (shape->family->turn == FTMEM__TURN_PAIRS) { /* modeling_gptj.py: sin and cos are halves of one tensor, which no rotation keeps */
-        program_hold(p, program_table(low, n, shape->rotary, shape->stream, FTMEM__OP_TABLE));
+        program_argument(p, program_table(low, n, shape->rotary, shape->stream, FTMEM__OP_TABLE));
         return;
     }
     if (shape->family->tables_by_kind && shape->has_full && shape->has_sliding) n *= 2; /* each kind has its own pair */
@@ -321,17 +353,30 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
 static void program_mask(ftmem__low *low, ftmem__prologue *p, bool wanted)
 {
     const ftmem__shape *shape = low->shape;
-    int64_t rows = (shape->job->mask == FTMEM_MASK_PADDED ? low->b : 1) * shape->s;
+    int64_t s = shape->s, rows = (shape->job->mask == FTMEM_MASK_PADDED ? low->b : 1) * s;
+    bool alibi = shape->family->always_mask && shape->model->alibi == FTMEM_ON; /* modeling_falcon.py: alibi is put in the mask */
     ftmem__var flags, additive;
     if (!wanted) return;
-    flags = program_table(low, rows * shape->s, shape->s, FTMEM_BOOL, FTMEM__OP_MASK);
-    if (shape->job->attention != FTMEM_EAGER) {
-        p->masks[p->mask_count++] = flags;
+    flags = program_table(low, rows * s, s, FTMEM_BOOL, FTMEM__OP_MASK);
+    if (shape->job->attention != FTMEM_EAGER && !alibi && !ftmem__low_own_eager(low)) {
+        program_argument(p, flags);
         return;
     }
-    additive = program_table(low, rows * shape->s, shape->s, shape->stream, FTMEM__OP_MASK);
+    additive = program_table(low, low->b * s * s, s, shape->stream, FTMEM__OP_MASK);
     ftmem__drop(low->tape, flags);
-    p->masks[p->mask_count++] = additive;
+    if (alibi) program_replace(low->tape, &additive, program_table(low, low->b * shape->heads * s * s, s, shape->stream, FTMEM__OP_MASK));
+    if (shape->family->eager == FTMEM__EAGER_MPT) program_replace(low->tape, &additive, program_table(low, low->b * s * s, s, FTMEM_BOOL, FTMEM__OP_MASK));
+    program_argument(p, additive);
+}
+
+/* modeling_mpt.py build_mpt_alibi_tensor: for the longest sequence, in fp32; modeling_bloom.py: for each row, in the stream's dtype. */
+static void program_alibi(ftmem__low *low, ftmem__prologue *p)
+{
+    const ftmem__shape *shape = low->shape;
+    if (shape->family->eager == FTMEM__EAGER_MPT)
+        program_argument(p, program_table(low, shape->heads * shape->model->max_positions, shape->model->max_positions, FTMEM_FP32, FTMEM__OP_TABLE));
+    if (shape->family->eager == FTMEM__EAGER_BLOOM)
+        program_argument(p, program_table(low, low->b * shape->heads * shape->s, shape->s, shape->stream, FTMEM__OP_TABLE));
 }
 
 /* Learned positions are looked up and added; GPT-2 keeps both terms in locals. */
@@ -339,7 +384,7 @@ static ftmem__var program_learned(ftmem__low *low, ftmem__prologue *p, ftmem__va
 {
     const ftmem__shape *shape = low->shape;
     ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_POSITION, shape->model->position_rows * shape->h, shape->h, low->trained), rows, sum;
-    rows = program_lookup(low, w, shape->s);
+    rows = program_lookup(low, w, shape->family->positions_by_row ? low->tokens : shape->s);
     program_hold(p, rows);
     sum = ftmem__binary(low->tape, FTMEM__OP_ADD, x, rows);
     program_hold(p, x);
@@ -385,6 +430,7 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     if (shape->family->positions == FTMEM__LEARNED) x = program_learned(low, p, x);
     if (shape->family->scale_outside && shape->model->scaled == FTMEM_ON) x = program_scaled(low, p, x);
     program_positions(low, p);
+    program_alibi(low, p);
     program_mask(low, p, shape->mask_full && shape->has_full);
     program_mask(low, p, shape->mask_sliding && shape->has_sliding);
     return ftmem__low_dropout(low, x, shape->model->embed_dropout);

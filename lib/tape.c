@@ -51,7 +51,7 @@ void ftmem__tape_start(ftmem__tape *tape, int64_t big_cols)
 {
     memset(tape, 0, offsetof(ftmem__tape, stores));
     tape->big_cols = big_cols;
-    tape->free_head = tape->grad_in = tape->result = -1;
+    tape->free_head = tape->grad_in = tape->result = tape->also_gradient = -1;
     tape->birth = FTMEM_CLASS_KEPT;
     tape->mode = FTMEM__RECORD;
     tape->stop_after = -1;
@@ -580,10 +580,25 @@ void ftmem__backward_rest(ftmem__tape *tape)
     while (tape->nodes > 0) tape_step(tape, &tape->node[--tape->nodes]);
 }
 
+void ftmem__also(ftmem__tape *tape, ftmem__var value, int16_t gradient)
+{
+    tape->also = value;
+    tape->also_gradient = gradient;
+}
+
 void ftmem__backward(ftmem__tape *tape, ftmem__var root, int16_t gradient)
 {
+    int16_t also = tape->also_gradient;
     ftmem__deliver(tape, root, gradient);
+    if (also >= 0) {
+        ftmem__hold(tape, also);
+        ftmem__deliver(tape, tape->also, also);
+    }
     ftmem__backward_rest(tape);
+    if (also < 0) return;
+    ftmem__drop(tape, tape->also);
+    ftmem__release(tape, also);
+    tape->also_gradient = -1;
 }
 
 void ftmem__backward_above(ftmem__tape *tape, ftmem__var root, int16_t gradient, int32_t last)

@@ -90,6 +90,8 @@ struct ftmem__tape {
     bool graphless;          /* a reentrant checkpoint's forward: no node exists that could hold an attribute */
     int16_t attribute[16];   /* stores that nodes hold as attributes */
     int32_t attributes;
+    ftmem__var also;         /* a second value that backward starts from; also_gradient: its gradient, -1: none */
+    int16_t also_gradient;
     bool sum_leaves;         /* gradients exist already: new ones are added and freed */
     ftmem__store stores[FTMEM__MAX_STORES];
     ftmem__node node[FTMEM__MAX_NODES];
@@ -128,6 +130,8 @@ ftmem__node *ftmem__recorded(ftmem__tape *tape, ftmem__var value);
 void ftmem__save_new(ftmem__tape *tape, ftmem__var result, int64_t n, int64_t cols, int32_t dtype); /* allocate and keep (log-sum-exp, dropout mask) */
 void ftmem__save_var(ftmem__tape *tape, ftmem__var result, ftmem__var kept);
 
+/* Backward starts from `value` too, with this gradient; both are held until it ends. Takes both over. */
+void ftmem__also(ftmem__tape *tape, ftmem__var value, int16_t gradient);
 /* Backward from `root`, whose gradient the caller has allocated and hands over. */
 void ftmem__backward(ftmem__tape *tape, ftmem__var root, int16_t gradient);
 /* The same in two parts, for a block that is recomputed in between: nodes above `last` (a node number) run first. */
