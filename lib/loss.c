@@ -125,6 +125,12 @@ static void loss_fused_chunks(ftmem__low *low, int64_t rows, int32_t dtype, bool
     ftmem__release(tape, last);
 }
 
+/* The losses without logits take the head's matrix only; its bias is a parameter all the same. */
+static void loss_unused_bias(ftmem__low *low)
+{
+    if (low->shape->model->head_bias == FTMEM_ON) (void)ftmem__low_parameter(low, FTMEM_ROLE_HEAD, low->shape->vocab, low->shape->vocab, low->shape->head_trained);
+}
+
 ftmem__var ftmem__low_fused_loss(ftmem__low *low, ftmem__var x)
 {
     const ftmem__shape *shape = low->shape;
@@ -134,6 +140,7 @@ ftmem__var ftmem__low_fused_loss(ftmem__low *low, ftmem__var x)
     ftmem__var w = loss_head_weight(low, v), in[2], loss;
     int16_t gh, gw = -1, each;
     low->tape->part = FTMEM__PART_LOSS;
+    loss_unused_bias(low);
     in[0] = ftmem__cast(tape, x, dtype);
     in[1] = ftmem__cast(tape, w, dtype);
     gh = ftmem__alloc(tape, FTMEM__OP_FUSED_LOSS, low->tokens * h, h, dtype, tape->birth);
@@ -196,6 +203,7 @@ void ftmem__low_chunked_forward(ftmem__low *low, ftmem__var x)
     ftmem__var w = loss_head_weight(low, low->shape->vocab), w16;
     (void)x;
     low->tape->part = FTMEM__PART_LOSS;
+    loss_unused_bias(low);
     low->tape->flops += 2.0 * (double)low->tokens * (double)w.n;
     w16 = ftmem__cast_weight(low->tape, w, c.dtype);
     ftmem__release(low->tape, loss_chunk_forward(low, &c, w16, false));
