@@ -10,52 +10,6 @@
 
 #include <stddef.h>
 
-/* ----------------------------------------------------------------------------------------------- packed lists */
-
-static const char *config_after(const char *part)
-{
-    return part + strlen(part) + 1;
-}
-
-void ftmem__unpack_one(const char *key, const char *value, ftmem_entry *entry)
-{
-    memset(entry, 0, sizeof *entry);
-    entry->key = key;
-    if (strcmp(value, "null") == 0) return;
-    if (strcmp(value, "true") == 0 || strcmp(value, "false") == 0) {
-        entry->type = FTMEM_ENTRY_BOOL;
-        entry->integer = value[0] == 't';
-    } else if (ftmem__parse_int(value, &entry->integer)) {
-        entry->type = FTMEM_ENTRY_INT;
-    } else if (ftmem__parse_real(value, &entry->real)) {
-        entry->type = FTMEM_ENTRY_REAL;
-    } else {
-        entry->type = FTMEM_ENTRY_TEXT;
-        entry->text = value;
-    }
-}
-
-size_t ftmem__unpack(const char *packed, ftmem_entry *entries, size_t capacity)
-{
-    size_t count = 0;
-    while (*packed && count < capacity) {
-        const char *value = config_after(packed);
-        ftmem__unpack_one(packed, value, &entries[count++]);
-        packed = config_after(value);
-    }
-    return count;
-}
-
-const char *ftmem__packed_value(const char *packed, const char *key)
-{
-    while (*packed) {
-        const char *value = config_after(packed);
-        if (strcmp(packed, key) == 0) return value;
-        packed = config_after(value);
-    }
-    return NULL;
-}
-
 /* ------------------------------------------------------------------------------------------------- the table */
 
 typedef struct config_class {
@@ -308,10 +262,10 @@ static double config_number(const ftmem_entry *entry)
 static const ftmem_entry *config_aliased(const config_source *c, const char *aliases, const char *key)
 {
     for (const char *other = aliases; *other;) {
-        const char *target = config_after(other);
+        const char *target = ftmem__packed_after(other);
         const ftmem_entry *entry = strcmp(target, key) == 0 ? config_given(c, other) : NULL;
         if (entry && entry->type != FTMEM_ENTRY_NULL) return entry;
-        other = config_after(target);
+        other = ftmem__packed_after(target);
     }
     return NULL;
 }
