@@ -189,12 +189,15 @@ static void attention_repeat(attention_call *call, bool view)
     attention_swap(tape, &call->v, ftmem__apply(tape, op, &call->v, 1, n, call->q.cols, call->v.dtype));
 }
 
-/* A boolean mask becomes an additive one in the query's dtype, padded to 16 columns, inside each call. */
+/* A boolean mask becomes an additive one in the query's dtype, padded to 16 columns, inside each call. With alibi in it the
+   mask is additive already, for each head. */
 static ftmem__var attention_additive(attention_call *call, bool aligned)
 {
     ftmem__tape *tape = call->low->tape;
-    int64_t s = call->low->shape->s, rows = call->low->b * s;
-    int16_t first = ftmem__alloc(tape, FTMEM__OP_MASK, rows * s, s, call->q.dtype, tape->birth);
+    const ftmem__shape *shape = call->low->shape;
+    bool ready = shape->model->alibi == FTMEM_ON;
+    int64_t s = shape->s, rows = call->low->b * s * (ready ? shape->heads : 1);
+    int16_t first = ready && shape->stream == call->q.dtype ? -1 : ftmem__alloc(tape, FTMEM__OP_MASK, rows * s, s, call->q.dtype, tape->birth);
     ftmem__var mask = ftmem__constant(rows * s, s, call->q.dtype);
     mask.store = first;
     if (aligned && s % 16) {
@@ -563,6 +566,7 @@ ftmem__var ftmem__low_attend(ftmem__low *low, const ftmem__var qkv[3], ftmem__va
     grouped = kernel == FTMEM_KERNEL_FLASH && low->shape->job->repeat_kv != FTMEM_ON;
     if (kernel != FTMEM_KERNEL_FLASH) attention_views(&call);
     call.query_dtype = qkv[0].dtype;
+    if (kernel == FTMEM_KERNEL_EFFICIENT && low->shape->family->qkv == FTMEM__QKV_INDEXED) grouped = true; /* modeling_falcon.py calls torch's sdpa as it is */
     if (!grouped && kernel != FTMEM_KERNEL_MATH) attention_repeat(&call, kernel == FTMEM_KERNEL_EFFICIENT);
     if (kernel == FTMEM_KERNEL_EAGER) call.autocast = low->shape->autocast;
     else attention_autocast(&call);

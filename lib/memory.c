@@ -92,7 +92,7 @@ ftmem_status ftmem_predict_memory(const ftmem_job *job, ftmem_memory *memory, ft
     memset(&result, 0, sizeof result);
     status = memory_case(&c, &result, error);
     if (status != FTMEM_OK) return status;
-    memcpy(result.notes, c.notes, sizeof c.notes);
+    memcpy(result.notes, c.notes, (size_t)c.note_count * sizeof c.notes[0]);
     result.note_count = c.note_count;
     result.struct_size = memory->struct_size;
     memcpy(memory, &result, memory->struct_size < sizeof result ? memory->struct_size : sizeof result);

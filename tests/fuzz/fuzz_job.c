@@ -27,14 +27,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         char *value = strchr(line, '=');
         if (!value) continue;
         *value++ = '\0';
-        if (strcmp(line, "target") == 0)
-            status = ftmem_adapter_target(&adapter, &model, value, &error);
-        else if (strcmp(line, "gpu") == 0)
-            status = ftmem_gpu_find(value, &job.gpu, &error);
-        else if (strcmp(line, "model") == 0)
-            status = ftmem_model_find(value, &model, &error);
-        else
-            status = ftmem_set(line, value, object_of(line, &model, &adapter, &job), &error);
+        if (strcmp(line, "target") == 0) status = ftmem_adapter_target(&adapter, &model, value, &error);
+        else if (strcmp(line, "gpu") == 0) status = ftmem_gpu_find(value, &job.gpu, &error);
+        else if (strcmp(line, "model") == 0) status = ftmem_model_find(value, &model, &error);
+        else status = ftmem_set(line, value, object_of(line, &model, &adapter, &job), &error);
         if (status != FTMEM_OK) fuzz_check_error(status, &error);
         if (adapter.kind || adapter.rank || adapter.targets) job.adapter = &adapter;
     }

@@ -104,10 +104,8 @@ int main(int argc, char **argv)
             perror(argv[i]);
             return 2;
         }
-        if (S_ISDIR(info.st_mode))
-            run_folder(argv[i]);
-        else
-            run_file(argv[i]);
+        if (S_ISDIR(info.st_mode)) run_folder(argv[i]);
+        else run_file(argv[i]);
     }
     printf("%ld inputs\n", runs);
     return runs ? 0 : 2;
