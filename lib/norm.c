@@ -73,8 +73,8 @@ static ftmem__var norm_layer(ftmem__low *low, ftmem__var x, int64_t width, bool 
     y = ftmem__apply(tape, FTMEM__OP_LAYER_NORM, in, count, x.n, x.cols, dtype);
     for (i = 1; i < count; i++) ftmem__save_var(tape, y, in[i]);
     for (i = 1; i < count; i++) ftmem__drop(tape, in[i]);
-    ftmem__save_new(tape, y, x.n / width, 1, FTMEM_FP32);
-    ftmem__save_new(tape, y, x.n / width, 1, FTMEM_FP32);
+    ftmem__save_new(tape, y, x.n / x.cols, 1, FTMEM_FP32);
+    ftmem__save_new(tape, y, x.n / x.cols, 1, FTMEM_FP32);
     ftmem__drop(tape, in[0]);
     if (!in_fp32) return y;
     in[0] = y; /* modeling_olmo.py OlmoLayerNorm casts back */
@@ -112,14 +112,14 @@ static ftmem__var norm_layer_fp32(ftmem__low *low, ftmem__var x, ftmem__var w)
     return cast;
 }
 
-static ftmem__var norm_kind(ftmem__low *low, ftmem__var x, int64_t width)
+/* The family's norm over the last dimension, with a weight of `weights` elements. */
+static ftmem__var norm_kind(ftmem__low *low, ftmem__var x, int64_t weights, bool bias)
 {
-    const ftmem_model *model = low->shape->model;
     int32_t kind = low->shape->family->norm;
     ftmem__var w;
-    if (kind == FTMEM__LAYER) return norm_layer(low, x, width, true, model->norm_bias == FTMEM_ON, false);
-    if (kind == FTMEM__LAYER_NO_PARAMETERS) return norm_layer(low, x, width, false, false, true);
-    w = ftmem__low_parameter(low, FTMEM_ROLE_NORM, width, width, low->trained);
+    if (kind == FTMEM__LAYER) return norm_layer(low, x, weights, true, bias, false);
+    if (kind == FTMEM__LAYER_NO_PARAMETERS) return norm_layer(low, x, weights, false, false, true);
+    w = ftmem__low_parameter(low, FTMEM_ROLE_NORM, weights, weights, low->trained);
     if (kind == FTMEM__LAYER_FP32) return norm_layer_fp32(low, x, w);
     if (kind == FTMEM__RMS_PLUS_ONE) return norm_rms_plus_one(low, x, w);
     return norm_rms(low, x, w, kind == FTMEM__RMS_FP32_WEIGHT);
@@ -128,17 +128,25 @@ static ftmem__var norm_kind(ftmem__low *low, ftmem__var x, int64_t width)
 ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width)
 {
     low->tape->part = FTMEM__PART_NORM;
-    return norm_kind(low, x, width);
+    return norm_kind(low, x, width, low->shape->model->norm_bias == FTMEM_ON);
 }
 
-/* The same norm over each head, or over the whole projection: takes over x. */
+/* The same norm over each head with one weight for all or a weight for each (modeling_stablelm.py
+   StableLmLayerNormPerHead, joined again; modeling_cohere.py), or over the whole projection: takes over x. */
 ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x)
 {
+    const ftmem__family *family = low->shape->family;
+    bool own = family->qk_norm_kind == FTMEM__QK_OWN_WEIGHTS;
     int64_t cols = x.cols;
-    ftmem__var y;
-    if (low->shape->family->qk_norm_kind == FTMEM__QK_PER_HEAD) x.cols = low->shape->d;
-    y = norm_kind(low, x, x.cols);
-    y.cols = cols;
+    ftmem__var y, whole;
+    if (family->qk_norm_kind != FTMEM__QK_WHOLE) x.cols = low->shape->d;
+    y = norm_kind(low, x, own ? cols : x.cols, !own && low->shape->model->norm_bias == FTMEM_ON);
     ftmem__drop(low->tape, x);
+    if (own && family->norm == FTMEM__LAYER) {
+        whole = ftmem__unary(low->tape, FTMEM__OP_CLONE, y);
+        ftmem__drop(low->tape, y);
+        y = whole;
+    }
+    y.cols = cols;
     return y;
 }
