@@ -98,7 +98,7 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .default_targets = R(QKV)},
     [FTMEM_STARCODER2] = {.model_type = "starcoder2", .block = families_sequential, .dropout_inside = true, GPT_PARTS, .activation = FTMEM_GELU_TANH,
         .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, "c_fc", NULL, "c_proj", "embed_tokens", "lm_head", NULL, NULL}, .default_targets = R(Q) | R(V)},
-    [FTMEM_GPT_BIGCODE] = {.model_type = "gpt_bigcode", GPT_LIKE, .positions = FTMEM__LEARNED, .activation = FTMEM_GELU_TANH, .qkv = FTMEM__QKV_HEADS,
+    [FTMEM_GPT_BIGCODE] = {.model_type = "gpt_bigcode", .mask_buffer = true, GPT_LIKE, .positions = FTMEM__LEARNED, .activation = FTMEM_GELU_TANH, .qkv = FTMEM__QKV_HEADS,
         .modules = {NULL, NULL, NULL, "c_attn", "attn.c_proj", NULL, "c_fc", NULL, "mlp.c_proj", "wte", "lm_head", NULL, "wpe"}, .default_targets = R(QKV)},
     [FTMEM_OLMO] = {.model_type = "olmo", LLAMA_LIKE, .norm = FTMEM__LAYER_NO_PARAMETERS, .tables = FTMEM__TABLES_FP32},
     [FTMEM_OLMO2] = {.model_type = "olmo2", .block = families_post_norm, .norm = FTMEM__RMS_FP32_WEIGHT, .qk_norm_kind = FTMEM__QK_WHOLE, .tables = FTMEM__TABLES_FP32, .activation = FTMEM_SILU,

@@ -64,6 +64,7 @@ typedef struct ftmem__family {
     bool bias_apart;    /* a linear's bias is added by an operation of its own (modeling_falcon.py FalconLinear) */
     bool always_mask;   /* create_causal_mask is told not to skip it (modeling_falcon.py) */
     bool returns_weights; /* a block returns (stream, attention weights): the caller's tuple holds them */
+    bool mask_buffer;   /* a boolean buffer of positions x positions (modeling_gpt_bigcode.py GPTBigCodeModel) */
     bool never_quantized; /* linears of a class of its own, which bitsandbytes leaves alone (Falcon) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */

@@ -100,6 +100,7 @@ static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
     int64_t ids = job->mask == FTMEM_MASK_PADDED ? 3 : 2;
     bool rope = shape->family->positions <= FTMEM__ROPE_INTERLEAVED && shape->model->alibi != FTMEM_ON;
     t->buffer_bytes = rope ? 2 * ftmem__round512(shape->rotary / 2 * 4) : 0;
+    if (shape->family->mask_buffer) t->buffer_bytes += ftmem__round512(shape->model->position_rows * shape->model->position_rows);
     t->batch_bytes = ids * ftmem__round512(8 * shape->tokens);
     t->eval_batch_bytes = ids * ftmem__round512(8 * job->eval_batch * shape->s);
     t->workspace_bytes = job->cublas_workspace == FTMEM_OFF ? 0 : job->gpu.sm_arch >= 90 ? (int64_t)32 << 20 : 8519680; /* truth: 8.125 MiB, 32 on sm90 */

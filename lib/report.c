@@ -55,7 +55,7 @@ static void report_tape(void *context, const ftmem__tape *tape, ftmem__op op)
     report *r = context;
     int16_t i;
     if (op != FTMEM__OP_END) {
-        r->op = ftmem__op_name(op, tape->backward);
+        r->op = ftmem__op_name((int32_t)op, tape->backward);
         r->part = ftmem__part_name(tape->part);
     }
     for (i = 0; i < tape->high; i++) {
@@ -75,7 +75,7 @@ static void report_bytes(report *r, int32_t tensor_class, int64_t bytes, ftmem__
     t.dims[0] = bytes;
     t.tensor_class = tensor_class;
     t.dtype = FTMEM_INT8;
-    t.op = ftmem__op_name(op, false);
+    t.op = ftmem__op_name((int32_t)op, false);
     t.part = ftmem__part_name(part);
     report_tensor(r, &t);
 }
@@ -97,7 +97,7 @@ static void report_param(report *r, const ftmem__param *p, int32_t tensor_class,
     t.dims[1] = p->rows ? p->n / p->rows : 0;
     t.tensor_class = tensor_class;
     t.dtype = p->dtype;
-    t.op = ftmem__op_name(op, false);
+    t.op = ftmem__op_name((int32_t)op, false);
     t.part = ftmem__part_name(report_part_of(p->role));
     if (count > 0) report_tensor(r, &t);
 }
