@@ -88,6 +88,7 @@ static ftmem_status shape_check(const ftmem__shape *shape, ftmem_error *error)
     if (shape->f * 2 > widest) widest = shape->f * 2;
     if (shape->q + 2 * shape->kv > widest) widest = shape->q + 2 * shape->kv;
     if (ftmem__mul(&c, tokens, widest) > limit || ftmem__mul(&c, widest, h) > limit || scores > limit || ftmem__mul(&c, tokens, h) > limit) c.overflow = true;
+    if (ftmem__mul(&c, shape->model->position_rows, h) > limit || ftmem__mul(&c, shape->model->position_rows, shape->model->position_rows) > limit) c.overflow = true;
     if (ftmem__mul(&c, ftmem__mul(&c, widest, h), shape->model->layers) > limit << 4) c.overflow = true;
     if (!c.overflow) return FTMEM_OK;
     return ftmem__fail(error, FTMEM_E_OVERFLOW, "job", "", "The dimensions of this job multiply to more than 2^52 elements in one tensor; check batch, sequence and model sizes.");
