@@ -84,13 +84,27 @@ static void step_forward(step_run *run)
     run->held = walk->head.logits_bytes;
 }
 
+/* The first backward of a run makes the second cuBLAS workspace at its first matmul. */
+static void step_head_backward(step_run *run, int32_t phase, int32_t pass)
+{
+    const ftmem__ends *head = &run->walk->head;
+    if (!run->both) {
+        step_moment(run, phase, head->early, FTMEM__SEGMENT_HEAD, pass, -1);
+        run->level += run->step->totals.workspace_bytes;
+        run->both = true;
+        step_pass(run, phase, head->late, FTMEM__SEGMENT_HEAD, pass, -1);
+        return;
+    }
+    step_pass(run, phase, head->pass[pass], FTMEM__SEGMENT_HEAD, pass, -1);
+}
+
 static void step_backward(step_run *run)
 {
     const ftmem__walk *walk = run->walk;
     int32_t pass = run->later_micro ? FTMEM__PASS_BACKWARD_LATER : FTMEM__PASS_BACKWARD, phase = run->first + 2;
     int64_t i;
     if (!walk->head.out_grad) return;
-    step_pass(run, phase, walk->head.pass[pass], FTMEM__SEGMENT_HEAD, pass, -1);
+    step_head_backward(run, phase, pass);
     for (i = walk->shape.model->layers - 1; i >= 0; i--) {
         const ftmem__kind *kind = &walk->kind[walk->of_layer[i]];
         if (!kind->out_grad) return;
@@ -132,9 +146,8 @@ static void step_once(step_run *run, int64_t states)
         before = run->level - run->held;
         step_forward(run);
         if (first_step && micro == 0) run->step->kept_bytes = run->level - before - run->held;
-        if (!run->both) run->level += t->workspace_bytes;
-        run->both = true;
         step_backward(run);
+        run->both = true;
     }
     run->level = t->resident + t->master_bytes + t->state_bytes + t->gradient_bytes + 2 * t->workspace_bytes + run->held + step_leaf_input(run);
     step_optimizer(run);

@@ -55,6 +55,7 @@ void ftmem__tape_start(ftmem__tape *tape, int64_t big_cols)
     tape->birth = FTMEM_CLASS_KEPT;
     tape->mode = FTMEM__RECORD;
     tape->stop_after = -1;
+    tape->early = -1;
 }
 
 void ftmem__tape_mark(ftmem__tape *tape)
@@ -62,6 +63,7 @@ void ftmem__tape_mark(ftmem__tape *tape)
     tape->peak = tape->live;
     tape->peak_event = 0;
     tape->flops = 0;
+    tape->early = -1;
 }
 
 static int16_t tape_slot(ftmem__tape *tape)
@@ -504,11 +506,22 @@ static void tape_spread(ftmem__tape *tape, const ftmem__node *node, int16_t resu
     tape->flops += node->flops;
 }
 
+/* The first matmul of a pass divides its peak in two: the thread's cuBLAS workspace exists from there on. */
+static void tape_first_matmul(ftmem__tape *tape)
+{
+    if (tape->early >= 0) return;
+    tape->early = tape->peak;
+    tape->early_event = tape->peak_event;
+    tape->peak = tape->live;
+    tape->peak_event = 0;
+}
+
 /* Operand order as traced: the weight's gradient, the input's, the bias's. */
 static void tape_matmul(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     static const int32_t order[] = {2, 1, 0};
     int32_t i;
+    tape_first_matmul(tape);
     for (i = 0; i < 3; i++) {
         int32_t k = order[i];
         if (k >= node->inputs || !tape_needs(node, k)) continue;

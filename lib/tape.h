@@ -73,6 +73,8 @@ typedef void ftmem__capture(void *context, const ftmem__tape *tape, ftmem__op op
 struct ftmem__tape {
     int64_t live, peak;      /* bytes on this tape now, and the most since ftmem__tape_mark */
     int32_t event, peak_event; /* allocations since the tape was started */
+    int64_t early;           /* the peak before the first matmul of backward, which makes a cuBLAS workspace; -1: none yet */
+    int32_t early_event;
     int32_t stop_at;         /* event to capture at; 0: none */
     ftmem__capture *capture;
     void *context;

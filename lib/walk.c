@@ -43,13 +43,29 @@ static void walk_start(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
     walk_listen(tape, probe);
 }
 
-static ftmem__figure walk_figure(const ftmem__tape *tape, int64_t base)
+/* Of the part of a pass since its first backward matmul, or of all of it. */
+static ftmem__figure walk_late(const ftmem__tape *tape, int64_t base)
 {
     ftmem__figure f;
     f.peak = tape->peak - base;
     f.delta = tape->live - base;
     f.event = tape->peak_event;
     return f;
+}
+
+/* Of the part before; the whole pass where it has no matmul. */
+static ftmem__figure walk_early(const ftmem__tape *tape, int64_t base)
+{
+    ftmem__figure f = walk_late(tape, base);
+    if (tape->early < 0) return f;
+    f.peak = tape->early - base;
+    f.event = tape->early_event;
+    return f;
+}
+
+static ftmem__figure walk_figure(const ftmem__tape *tape, int64_t base)
+{
+    return tape->early > tape->peak ? walk_early(tape, base) : walk_late(tape, base);
 }
 
 static void walk_end(ftmem__walk *walk, const walk_probe *probe)
@@ -436,6 +452,8 @@ static ftmem__figure walk_loss_backward(ftmem__walk *walk, ftmem__low *low, ftme
         ftmem__backward(tape, loss, ftmem__alloc(tape, FTMEM__OP_GRADIENT, 1, 1, FTMEM_FP32, FTMEM_CLASS_TEMPORARY));
     }
     f = walk_figure(tape, base);
+    walk->head.early = walk_early(tape, base);
+    walk->head.late = walk_late(tape, base);
     walk_end(walk, probe);
     return f;
 }

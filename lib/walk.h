@@ -33,6 +33,7 @@ enum { FTMEM__MAX_KINDS = 12 };
 typedef struct ftmem__ends { /* embedding or head */
     ftmem__figure pass[FTMEM__PASS_END];
     ftmem__figure loss, eval_loss; /* head: the loss part of forward */
+    ftmem__figure early, late;     /* head: its backward before and after the first matmul */
     int64_t released_bytes; /* embedding: what the base model's frame lets go when it returns */
     int64_t eval_released_bytes;
     int64_t mask_bytes, held_bytes, kept_bytes, cache_bytes, logits_bytes, table_bytes;
