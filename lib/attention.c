@@ -76,7 +76,8 @@ static void attention_rotate_slices(ftmem__low *low, ftmem__var qk[2], bool late
     ftmem__tape *tape = low->tape;
     ftmem__var part[2][2], y[2];
     int32_t i;
-    for (i = 0; i < 2; i++) part[i][0] = attention_slice(tape, qk[i], low->shape->rotary), part[i][1] = attention_slice(tape, qk[i], qk[i].cols - low->shape->rotary);
+    for (i = 0; i < 2; i++)
+        part[i][0] = attention_slice(tape, qk[i], low->shape->rotary), part[i][1] = attention_slice(tape, qk[i], qk[i].cols - low->shape->rotary);
     for (i = 0; i < 2; i++) {
         attention_swap(tape, &part[i][0], attention_turn(low, part[i][0]));
         if (late) continue;
@@ -153,12 +154,12 @@ void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, in
 
 typedef struct attention_call {
     ftmem__low *low;
-    ftmem__var q, k, v; /* owned */
-    bool mask;          /* a mask tensor is passed */
+    ftmem__var q, k, v;  /* owned */
+    bool mask;           /* a mask tensor is passed */
     int32_t query_dtype; /* before autocast */
     int32_t autocast;    /* eager attention: each matmul casts its operands itself; 0 elsewhere */
-    int64_t groups;     /* query heads a key/value head */
-    ftmem__var *locals; /* names of the attention's forward, alive until it returns */
+    int64_t groups;      /* query heads a key/value head */
+    ftmem__var *locals;  /* names of the attention's forward, alive until it returns */
     int32_t *count;
 } attention_call;
 
@@ -254,7 +255,7 @@ static ftmem__var attention_efficient(attention_call *call)
     const ftmem__shape *shape = call->low->shape;
     ftmem__tape *tape = call->low->tape;
     int64_t heads = call->low->b * shape->heads;
-    ftmem__var in[3], out, mask = {0};
+    ftmem__var in[3], out, mask = { 0 };
     ftmem__node *node;
     mask.store = -1;
     if (call->mask) mask = attention_additive(call, true);
@@ -281,7 +282,8 @@ static ftmem__var attention_matmul(attention_call *call, ftmem__var a, ftmem__va
     ftmem__tape *tape = call->low->tape;
     ftmem__var out;
     bool many = call->low->b > 1;
-    ftmem__var cast_a = ftmem__cast(tape, a, call->autocast ? call->autocast : a.dtype), cast_b = ftmem__cast(tape, b, call->autocast ? call->autocast : b.dtype);
+    ftmem__var cast_a = ftmem__cast(tape, a, call->autocast ? call->autocast : a.dtype),
+               cast_b = ftmem__cast(tape, b, call->autocast ? call->autocast : b.dtype);
     a = many && copy_a ? ftmem__unary(tape, FTMEM__OP_CLONE, cast_a) : ftmem__keep(tape, cast_a);
     b = many && copy_b ? ftmem__unary(tape, FTMEM__OP_CLONE, cast_b) : ftmem__keep(tape, cast_b);
     out = ftmem__matmul(tape, FTMEM__OP_BMM, a, b, NULL, n, cols, attention_flops(call));
@@ -530,7 +532,7 @@ static int32_t attention_kernel(const attention_call *call, int32_t dtype)
 
 int32_t ftmem__low_kernel(const ftmem__low *low, int32_t dtype)
 {
-    attention_call call = {0};
+    attention_call call = { 0 };
     call.low = (ftmem__low *)(uintptr_t)low;
     call.groups = low->shape->heads / low->shape->kv_heads;
     call.mask = low->kind == 1 ? low->shape->mask_sliding : low->shape->mask_full;
@@ -550,7 +552,7 @@ static void attention_autocast(attention_call *call)
 
 ftmem__var ftmem__low_attend(ftmem__low *low, const ftmem__var qkv[3], ftmem__var *locals, int32_t *count)
 {
-    attention_call call = {0};
+    attention_call call = { 0 };
     ftmem__tape *tape = low->tape;
     ftmem__var out;
     int32_t kernel = ftmem__low_kernel(low, qkv[0].dtype);

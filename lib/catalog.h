@@ -9,7 +9,7 @@
 size_t ftmem__unpack(const char *packed, ftmem_entry *entries, size_t capacity); /* how many were stored */
 void ftmem__unpack_one(const char *key, const char *value, ftmem_entry *entry);
 const char *ftmem__packed_value(const char *packed, const char *key); /* NULL if there is none */
-const char *ftmem__packed_after(const char *part); /* the part that follows */
+const char *ftmem__packed_after(const char *part);                    /* the part that follows */
 
 /* ftmem_model_from_entries before it is handed to the caller. The model's name is `name` if that is not NULL. */
 ftmem_status ftmem__model_build(const ftmem_entry *entries, size_t count, const char *name, ftmem_model *model, ftmem_error *error);

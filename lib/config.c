@@ -199,16 +199,11 @@ static bool config_is(const config_source *c, uint32_t families)
 
 static void config_put_value(ftmem__text *text, const ftmem_entry *entry)
 {
-    if (entry->type == FTMEM_ENTRY_NULL)
-        ftmem__put(text, "null");
-    else if (entry->type == FTMEM_ENTRY_BOOL)
-        ftmem__put(text, entry->integer ? "true" : "false");
-    else if (entry->type == FTMEM_ENTRY_INT)
-        ftmem__put_int(text, entry->integer);
-    else if (entry->type == FTMEM_ENTRY_REAL)
-        ftmem__put_number(text, entry->real);
-    else
-        ftmem__put(text, entry->text ? entry->text : "");
+    if (entry->type == FTMEM_ENTRY_NULL) ftmem__put(text, "null");
+    else if (entry->type == FTMEM_ENTRY_BOOL) ftmem__put(text, entry->integer ? "true" : "false");
+    else if (entry->type == FTMEM_ENTRY_INT) ftmem__put_int(text, entry->integer);
+    else if (entry->type == FTMEM_ENTRY_REAL) ftmem__put_number(text, entry->real);
+    else ftmem__put(text, entry->text ? entry->text : "");
 }
 
 /* "num_attention_heads is 0; it must be a whole number from 1 to 65536." */
@@ -665,10 +660,8 @@ static ftmem_status config_layers(const config_source *c, ftmem_model *model)
     int64_t window = 0;
     if (!config_is(c, OF(MISTRAL) | OF(PHI3) | OF(STARCODER2) | QWEN_LIKE | CYCLES | OF(SMOLLM3))) return FTMEM_OK;
     ftmem_status status = config_window(c, &window);
-    if (status == FTMEM_OK && c->cls->family == FTMEM_SMOLLM3)
-        status = config_smollm3_layers(c, window, model);
-    else if (status == FTMEM_OK)
-        status = config_slide(c, window, model);
+    if (status == FTMEM_OK && c->cls->family == FTMEM_SMOLLM3) status = config_smollm3_layers(c, window, model);
+    else if (status == FTMEM_OK) status = config_slide(c, window, model);
     if (status != FTMEM_OK || !config_any_window(model)) return status;
     if (window == 0)
         return ftmem__fail(c->error, FTMEM_E_CONFLICT, "sliding_window", "null",

@@ -7,34 +7,34 @@
 /* Steps of a block. `cur` is the running value; `residual` and `branch` are set aside. (program.c) */
 enum {
     FTMEM__END,
-    FTMEM__RESIDUAL,            /* residual = cur */
-    FTMEM__NORM,                /* cur = norm(cur) */
-    FTMEM__NORM_ASIDE,          /* branch = norm(cur) */
-    FTMEM__ATTENTION,           /* cur = attention(cur) */
-    FTMEM__ATTENTION_ASIDE,     /* branch = attention(cur) */
-    FTMEM__MLP,                 /* cur = mlp(cur) */
-    FTMEM__DROPOUT,             /* cur = dropout(cur) */
-    FTMEM__DROPOUT_ASIDE,       /* branch = dropout(branch) */
-    FTMEM__MULTIPLY,            /* cur = cur x residual multiplier, where the model has one */
-    FTMEM__RESTART,             /* cur = residual */
-    FTMEM__ADD,                 /* cur = residual + cur */
-    FTMEM__ADD_BRANCH,          /* cur = branch + cur; branch is a name of the block's, alive until it returns */
-    FTMEM__ADD_ASIDE,           /* cur = branch + residual */
-    FTMEM__ADD_IN_PLACE,        /* cur += branch */
-    FTMEM__KEEP,                /* cur has a name of its own in the block's forward: alive until it returns */
-    FTMEM__NORM_OF_RESIDUAL,    /* branch = norm(residual) */
-    FTMEM__NORM_OVER,           /* cur = norm(residual) */
-    FTMEM__RESIDUAL_ADD,        /* residual = dropout(branch) + residual */
-    FTMEM__RESIDUAL_ATTENTION,  /* residual = attention(cur, residual), which adds them in its own forward */
-    FTMEM__MLP_JOINED,          /* cur = mlp(cur, residual), likewise */
+    FTMEM__RESIDUAL,              /* residual = cur */
+    FTMEM__NORM,                  /* cur = norm(cur) */
+    FTMEM__NORM_ASIDE,            /* branch = norm(cur) */
+    FTMEM__ATTENTION,             /* cur = attention(cur) */
+    FTMEM__ATTENTION_ASIDE,       /* branch = attention(cur) */
+    FTMEM__MLP,                   /* cur = mlp(cur) */
+    FTMEM__DROPOUT,               /* cur = dropout(cur) */
+    FTMEM__DROPOUT_ASIDE,         /* branch = dropout(branch) */
+    FTMEM__MULTIPLY,              /* cur = cur x residual multiplier, where the model has one */
+    FTMEM__RESTART,               /* cur = residual */
+    FTMEM__ADD,                   /* cur = residual + cur */
+    FTMEM__ADD_BRANCH,            /* cur = branch + cur; branch is a name of the block's, alive until it returns */
+    FTMEM__ADD_ASIDE,             /* cur = branch + residual */
+    FTMEM__ADD_IN_PLACE,          /* cur += branch */
+    FTMEM__KEEP,                  /* cur has a name of its own in the block's forward: alive until it returns */
+    FTMEM__NORM_OF_RESIDUAL,      /* branch = norm(residual) */
+    FTMEM__NORM_OVER,             /* cur = norm(residual) */
+    FTMEM__RESIDUAL_ADD,          /* residual = dropout(branch) + residual */
+    FTMEM__RESIDUAL_ATTENTION,    /* residual = attention(cur, residual), which adds them in its own forward */
+    FTMEM__MLP_JOINED,            /* cur = mlp(cur, residual), likewise */
     FTMEM__ATTENTION_THEN_BRANCH, /* (cur, branch) = (branch, attention(cur)) */
-    FTMEM__MLP_INLINE,          /* cur = mlp(cur), written out in the block's forward: each name is reused */
-    FTMEM__JOIN_RESIDUAL_FIRST  /* cur = (residual + branch) + cur */
+    FTMEM__MLP_INLINE,            /* cur = mlp(cur), written out in the block's forward: each name is reused */
+    FTMEM__JOIN_RESIDUAL_FIRST    /* cur = (residual + branch) + cur */
 };
 
 enum { FTMEM__RMS, FTMEM__RMS_PLUS_ONE, FTMEM__RMS_FP32_WEIGHT, FTMEM__LAYER, FTMEM__LAYER_NO_PARAMETERS, FTMEM__LAYER_FP32 }; /* norm kinds */
-enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI };  /* positions */
-enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN };                      /* MLP kinds */
+enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI };                                                   /* positions */
+enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN };                                                                       /* MLP kinds */
 /* FUSED: split in one; SLICED: three slices of one projection; HEADS: each head's three parts, split in one; SELECTED: each
    head's three parts, selected one by one; INDEXED: modeling_falcon.py FalconAttention._split_heads. */
 enum { FTMEM__QKV_SEPARATE, FTMEM__QKV_FUSED, FTMEM__QKV_SLICED, FTMEM__QKV_HEADS, FTMEM__QKV_SELECTED, FTMEM__QKV_INDEXED };
@@ -42,8 +42,8 @@ enum { FTMEM__EAGER_SHARED, FTMEM__EAGER_FALCON, FTMEM__EAGER_MPT, FTMEM__EAGER_
 /* Rotation: the whole head; a slice of it, joined with the rest in apply_rotary_pos_emb, or in the attention's own frame; PAIRS: the
    latter over neighbours, before heads come first, with tables widened in each call. */
 enum { FTMEM__TURN_WHOLE, FTMEM__TURN_JOINED, FTMEM__TURN_APART, FTMEM__TURN_PAIRS, FTMEM__TURN_JOINED_LATE };
-enum { FTMEM__TABLES_CAST, FTMEM__TABLES_FP32, FTMEM__TABLES_CAST_QK_FP32 };  /* cos and sin in the stream's dtype or fp32; q and k widened before */
-enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS };          /* where q/k norms work; a weight for each head */
+enum { FTMEM__TABLES_CAST, FTMEM__TABLES_FP32, FTMEM__TABLES_CAST_QK_FP32 }; /* cos and sin in the stream's dtype or fp32; q and k widened before */
+enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS };         /* where q/k norms work; a weight for each head */
 
 typedef struct ftmem__family {
     const char *model_type;
@@ -51,21 +51,21 @@ typedef struct ftmem__family {
     uint8_t norm, positions, mlp, qkv, qk_norm_kind, activation, turn, tables, eager;
     /* class defaults of the model's switches: FTMEM_ON or FTMEM_OFF */
     uint8_t tied, qkv_bias, o_bias, mlp_bias, norm_bias, qk_norm, parallel, two_norms, head_bias;
-    bool embed_scale;   /* the embedding is multiplied (Gemma; Granite where `scaled`) */
-    bool logit_scale;   /* the logits are, where `scaled` */
-    bool tables_by_kind; /* sliding and full blocks rotate differently (modeling_gemma3.py, modeling_olmo3.py) */
-    bool scale_outside; /* the multiplication stands in the model's forward, not in the embedding's (modeling_granite.py) */
-    bool embed_norm;    /* and normalised (BLOOM) */
-    bool softmax_own_dtype; /* eager attention does not go to fp32 for its softmax */
-    bool dropout_inside; /* of a branch: in the attention's and the MLP's own forward */
-    bool scaled_query;  /* q_proj(x) * scaling before attention, which scales by 1 (modeling_opt.py OPTAttention) */
-    bool wide_scores;   /* eager attention multiplies fp32 copies of queries and keys (modeling_gptj.py) */
-    bool positions_by_row; /* each row looks its positions up, which are summed from the mask (modeling_opt.py) */
-    bool bias_apart;    /* a linear's bias is added by an operation of its own (modeling_falcon.py FalconLinear) */
-    bool always_mask;   /* create_causal_mask is told not to skip it (modeling_falcon.py) */
-    bool returns_weights; /* a block returns (stream, attention weights): the caller's tuple holds them */
-    bool mask_buffer;   /* a boolean buffer of positions x positions (modeling_gpt_bigcode.py GPTBigCodeModel) */
-    bool never_quantized; /* linears of a class of its own, which bitsandbytes leaves alone (Falcon) */
+    bool embed_scale;                    /* the embedding is multiplied (Gemma; Granite where `scaled`) */
+    bool logit_scale;                    /* the logits are, where `scaled` */
+    bool tables_by_kind;                 /* sliding and full blocks rotate differently (modeling_gemma3.py, modeling_olmo3.py) */
+    bool scale_outside;                  /* the multiplication stands in the model's forward, not in the embedding's (modeling_granite.py) */
+    bool embed_norm;                     /* and normalised (BLOOM) */
+    bool softmax_own_dtype;              /* eager attention does not go to fp32 for its softmax */
+    bool dropout_inside;                 /* of a branch: in the attention's and the MLP's own forward */
+    bool scaled_query;                   /* q_proj(x) * scaling before attention, which scales by 1 (modeling_opt.py OPTAttention) */
+    bool wide_scores;                    /* eager attention multiplies fp32 copies of queries and keys (modeling_gptj.py) */
+    bool positions_by_row;               /* each row looks its positions up, which are summed from the mask (modeling_opt.py) */
+    bool bias_apart;                     /* a linear's bias is added by an operation of its own (modeling_falcon.py FalconLinear) */
+    bool always_mask;                    /* create_causal_mask is told not to skip it (modeling_falcon.py) */
+    bool returns_weights;                /* a block returns (stream, attention weights): the caller's tuple holds them */
+    bool mask_buffer;                    /* a boolean buffer of positions x positions (modeling_gpt_bigcode.py GPTBigCodeModel) */
+    bool never_quantized;                /* linears of a class of its own, which bitsandbytes leaves alone (Falcon) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */
 } ftmem__family;

@@ -120,10 +120,8 @@ static ftmem_status fields_fail_range(ftmem_error *error, const ftmem_field *fie
 static void fields_put_value(ftmem__text *text, const ftmem_field *field, int64_t value)
 {
     const char *name = field->type == FTMEM_TYPE_ENUM && value == (int32_t)value ? ftmem_enum_name(field->enum_name, (int32_t)value) : NULL;
-    if (name)
-        ftmem__put(text, name);
-    else
-        ftmem__put_int(text, value);
+    if (name) ftmem__put(text, name);
+    else ftmem__put_int(text, value);
 }
 
 static ftmem_status fields_check_int(const ftmem_field *field, int64_t value, ftmem_error *error)
@@ -273,10 +271,8 @@ static ftmem_status fields_write_int(const ftmem_field *field, int64_t value, vo
     ftmem_status status = fields_check_int(field, value, error);
     if (status != FTMEM_OK) return status;
     int32_t narrow = (int32_t)value;
-    if (field->size == (int32_t)sizeof value)
-        memcpy(member, &value, sizeof value);
-    else
-        memcpy(member, &narrow, sizeof narrow);
+    if (field->size == (int32_t)sizeof value) memcpy(member, &value, sizeof value);
+    else memcpy(member, &narrow, sizeof narrow);
     return FTMEM_OK;
 }
 

@@ -171,7 +171,8 @@ ftmem_status ftmem_fixes(const ftmem_job *job, ftmem_fix *fixes, int32_t capacit
     ftmem_fix fix;
     int32_t code, found = 0;
     ftmem_status status;
-    if (!count || (capacity > 0 && !fixes)) return ftmem__fail(error, FTMEM_E_ARGUMENT, "fixes", "NULL", "count, and fixes where capacity is not 0, must not be NULL.");
+    if (!count || (capacity > 0 && !fixes))
+        return ftmem__fail(error, FTMEM_E_ARGUMENT, "fixes", "NULL", "count, and fixes where capacity is not 0, must not be NULL.");
     status = ftmem_predict_memory(job, &now, error);
     if (status == FTMEM_OK) status = ftmem__case_load(job, &c, error);
     if (status != FTMEM_OK) return status;

@@ -63,10 +63,8 @@ static void gpus_squeeze(const char *from, size_t length, char to[GPUS_MAX_NAME]
         size_t skip = starts ? gpus_empty_word(from + i) : 0;
         char c = gpus_lower(from[i]);
         starts = !gpus_is_word(c);
-        if (skip)
-            i += skip - 1;
-        else if (!starts)
-            to[used++] = c;
+        if (skip) i += skip - 1;
+        else if (!starts) to[used++] = c;
     }
     to[used] = '\0';
 }
@@ -229,10 +227,8 @@ static ftmem_status gpus_lookup(const char *name, ftmem_gpu *gpu, ftmem_error *e
     const char *colon = strchr(name, ':');
     const gpus_row *row = gpus_search(name, colon ? (size_t)(colon - name) : strlen(name));
     if (row && colon) return gpus_slice_device(row, colon + 1, gpu, error);
-    if (row)
-        gpus_device(row, gpu);
-    else if (!gpus_generic(name, gpu))
-        return gpus_fail_unknown(name, error);
+    if (row) gpus_device(row, gpu);
+    else if (!gpus_generic(name, gpu)) return gpus_fail_unknown(name, error);
     return FTMEM_OK;
 }
 

@@ -29,7 +29,7 @@ static void linear_declare(ftmem__low *low, ftmem__param param)
 
 static ftmem__var linear_parameter(ftmem__low *low, int32_t role, int64_t n, int64_t rows, int32_t dtype, bool trained, bool base)
 {
-    ftmem__param param = {0};
+    ftmem__param param = { 0 };
     param.n = n;
     param.rows = rows;
     param.bytes = ftmem__round512(ftmem__bytes(dtype, n));
@@ -55,7 +55,7 @@ ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t col
 static void linear_quantized(ftmem__low *low, int32_t role, int64_t in, int64_t out)
 {
     const ftmem__shape *shape = low->shape;
-    ftmem__param param = {0};
+    ftmem__param param = { 0 };
     param.n = in * out;
     param.rows = out;
     param.bytes = shape->qlora ? linear_bytes4(shape, param.n) : linear_bytes8(out, param.n);

@@ -128,7 +128,8 @@ static void loss_fused_chunks(ftmem__low *low, int64_t rows, int32_t dtype, bool
 /* The losses without logits take the head's matrix only; its bias is a parameter all the same. */
 static void loss_unused_bias(ftmem__low *low)
 {
-    if (low->shape->model->head_bias == FTMEM_ON) (void)ftmem__low_parameter(low, FTMEM_ROLE_HEAD, low->shape->vocab, low->shape->vocab, low->shape->head_trained);
+    if (low->shape->model->head_bias == FTMEM_ON)
+        (void)ftmem__low_parameter(low, FTMEM_ROLE_HEAD, low->shape->vocab, low->shape->vocab, low->shape->head_trained);
 }
 
 ftmem__var ftmem__low_fused_loss(ftmem__low *low, ftmem__var x)

@@ -11,7 +11,18 @@
 #include "tape.h"
 
 /* Parts of the model, for reports; the order of ftmem__part_name. */
-enum { FTMEM__PART_EMBEDDING, FTMEM__PART_NORM, FTMEM__PART_ATTENTION, FTMEM__PART_MLP, FTMEM__PART_RESIDUAL, FTMEM__PART_HEAD, FTMEM__PART_LOSS, FTMEM__PART_OPTIMIZER, FTMEM__PART_BATCH, FTMEM__PART_END };
+enum {
+    FTMEM__PART_EMBEDDING,
+    FTMEM__PART_NORM,
+    FTMEM__PART_ATTENTION,
+    FTMEM__PART_MLP,
+    FTMEM__PART_RESIDUAL,
+    FTMEM__PART_HEAD,
+    FTMEM__PART_LOSS,
+    FTMEM__PART_OPTIMIZER,
+    FTMEM__PART_BATCH,
+    FTMEM__PART_END
+};
 const char *ftmem__part_name(int32_t part);
 
 /* One parameter tensor of one segment. */
@@ -22,7 +33,7 @@ typedef struct ftmem__param {
     int32_t segment; /* index of the segment kind that has it */
     uint8_t dtype, tensor_class, role;
     bool trained;
-    bool base;       /* belongs to the base model (not LoRA, not a saved copy) */
+    bool base; /* belongs to the base model (not LoRA, not a saved copy) */
 } ftmem__param;
 enum { FTMEM__MAX_PARAMS = 160 };
 typedef struct ftmem__params {
@@ -37,36 +48,36 @@ typedef struct ftmem__shape {
     const ftmem_adapter *adapter;
     const ftmem_job *job;
     const ftmem__family *family;
-    int64_t b, s, tokens;      /* rows, sequence, b x s */
-    int64_t h, f, q, kv, vocab;/* widths; q = heads x head_dim, kv = kv_heads x head_dim */
+    int64_t b, s, tokens;       /* rows, sequence, b x s */
+    int64_t h, f, q, kv, vocab; /* widths; q = heads x head_dim, kv = kv_heads x head_dim */
     int64_t heads, kv_heads, d, rotary;
-    int32_t dtype;             /* of what is not quantised, as stored */
-    int32_t compute;           /* compute dtype of 4-bit linears: the dtype the model was loaded in */
-    int32_t stream;            /* dtype of the residual stream at the first block */
-    int32_t autocast;          /* 0, FTMEM_BF16, FTMEM_FP16 */
+    int32_t dtype;    /* of what is not quantised, as stored */
+    int32_t compute;  /* compute dtype of 4-bit linears: the dtype the model was loaded in */
+    int32_t stream;   /* dtype of the residual stream at the first block */
+    int32_t autocast; /* 0, FTMEM_BF16, FTMEM_FP16 */
     int32_t lora_dtype;
-    bool qlora, lora8, mask_full, mask_sliding; /* a mask tensor exists for full / sliding layers */
-    bool adapted;              /* an adapter is trained, the base is frozen */
-    bool rest_trained;         /* final norm, and what stands outside blocks, embedding and head */
+    bool qlora, lora8, mask_full, mask_sliding;              /* a mask tensor exists for full / sliding layers */
+    bool adapted;                                            /* an adapter is trained, the base is frozen */
+    bool rest_trained;                                       /* final norm, and what stands outside blocks, embedding and head */
     bool head_trained, embed_trained, head_copy, embed_copy; /* copies: modules_to_save */
-    bool tied;                 /* head and embedding are one tensor */
-    bool require_input_grad;   /* enable_input_require_grads: the embedding's output requires a gradient */
-    bool has_sliding, has_full;/* some block has this kind */
+    bool tied;                                               /* head and embedding are one tensor */
+    bool require_input_grad;                                 /* enable_input_require_grads: the embedding's output requires a gradient */
+    bool has_sliding, has_full;                              /* some block has this kind */
 } ftmem__shape;
 
 /* One segment being lowered. */
 typedef struct ftmem__low {
     ftmem__tape *tape;
     const ftmem__shape *shape;
-    ftmem__params *params;     /* not NULL: parameters are declared on the way */
-    int64_t b, tokens;         /* rows and tokens of this pass (evaluation has its own batch) */
-    bool training;             /* dropout is active */
-    bool trained;              /* base weights of this block are trained (full fine-tuning) */
-    bool adapted;              /* this block has adapters */
-    uint8_t kind;              /* of the block: 0 full, 1 sliding, 2 without rotation */
-    const ftmem__var *join;    /* residual that attention or MLP add in their own forward, or NULL */
+    ftmem__params *params;  /* not NULL: parameters are declared on the way */
+    int64_t b, tokens;      /* rows and tokens of this pass (evaluation has its own batch) */
+    bool training;          /* dropout is active */
+    bool trained;           /* base weights of this block are trained (full fine-tuning) */
+    bool adapted;           /* this block has adapters */
+    uint8_t kind;           /* of the block: 0 full, 1 sliding, 2 without rotation */
+    const ftmem__var *join; /* residual that attention or MLP add in their own forward, or NULL */
     bool has_weights;
-    ftmem__var weights;        /* attention weights that eager attention returned: alive until the block returns */
+    ftmem__var weights; /* attention weights that eager attention returned: alive until the block returns */
 } ftmem__low;
 
 bool ftmem__shape_layer_trained(const ftmem__shape *shape, int64_t layer);
@@ -88,29 +99,29 @@ ftmem__var ftmem__low_dropout(ftmem__low *low, ftmem__var x, double p); /* takes
 /* linear.c */
 ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias);
 ftmem__var ftmem__low_parameter(ftmem__low *low, int32_t role, int64_t n, int64_t cols, bool trained); /* a norm's vector, an embedding */
-ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t cols); /* PEFT's modules_to_save: a trained copy */
+ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t cols);                    /* PEFT's modules_to_save: a trained copy */
 ftmem__var ftmem__low_plain_linear(ftmem__low *low, ftmem__var x, ftmem__var w, const ftmem__var *bias, int64_t out); /* F.linear, autocast honoured */
 /* norm.c */
 ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width); /* the family's norm over the last `width` */
 ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x);
 /* attention.c */
-void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, int32_t *count); /* locals: what the caller's frame keeps beside */
+void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, int32_t *count);              /* locals: what the caller's frame keeps beside */
 ftmem__var ftmem__low_attend(ftmem__low *low, const ftmem__var qkv[3], ftmem__var *locals, int32_t *count); /* q, k, v stay the caller's */
-bool ftmem__low_own_eager(const ftmem__low *low); /* the model's own eager code runs, whatever the job asks for */
+bool ftmem__low_own_eager(const ftmem__low *low);                /* the model's own eager code runs, whatever the job asks for */
 int32_t ftmem__low_kernel(const ftmem__low *low, int32_t dtype); /* FTMEM_KERNEL_... for queries of this dtype */
 /* mlp.c */
 ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x);
-ftmem__var ftmem__low_mlp_inline(ftmem__low *low, ftmem__var x); /* takes over x */
-ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x); /* takes over x */
+ftmem__var ftmem__low_mlp_inline(ftmem__low *low, ftmem__var x);                       /* takes over x */
+ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x);                       /* takes over x */
 ftmem__var ftmem__low_dropout_add(ftmem__low *low, ftmem__var x, ftmem__var residual); /* both stay the caller's */
 /* program.c: the three kinds of segment */
 ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *prologue); /* returns the stream */
-ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x);    /* x stays the caller's */
+ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x);              /* x stays the caller's */
 ftmem__var ftmem__low_final_norm(ftmem__low *low, ftmem__var x);
 /* loss.c */
 ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x);
 ftmem__var ftmem__low_loss(ftmem__low *low, ftmem__var logits);
-ftmem__var ftmem__low_fused_loss(ftmem__low *low, ftmem__var x);   /* head and loss without logits */
+ftmem__var ftmem__low_fused_loss(ftmem__low *low, ftmem__var x); /* head and loss without logits */
 void ftmem__low_chunked_forward(ftmem__low *low, ftmem__var x);
 void ftmem__low_chunked_backward(ftmem__low *low, ftmem__var x);
 

@@ -33,7 +33,7 @@ static void memory_fill(const ftmem__step *step, ftmem_memory *m)
 /* The kernel that attention takes in the first block. */
 static int32_t memory_kernel(ftmem__walk *walk)
 {
-    ftmem__low low = {0};
+    ftmem__low low = { 0 };
     low.tape = &walk->tape;
     low.shape = &walk->shape;
     low.kind = walk->shape.model->layer_kind[0];
@@ -61,7 +61,7 @@ static void memory_notes(ftmem__case *c, const ftmem__step *step, const ftmem_me
     if (m->process.expected) ftmem__case_note(c, FTMEM_NOTE_TIER, NULL, m->bound_rows);
 }
 
-static ftmem_status memory_case( ftmem__case *c, ftmem_memory *result, ftmem_error *error)
+static ftmem_status memory_case(ftmem__case *c, ftmem_memory *result, ftmem_error *error)
 {
     ftmem__walk walk;
     ftmem__step step;
@@ -86,7 +86,8 @@ ftmem_status ftmem_predict_memory(const ftmem_job *job, ftmem_memory *memory, ft
     ftmem_memory result;
     ftmem_status status;
     if (!memory) return ftmem__fail(error, FTMEM_E_ARGUMENT, "memory", "NULL", "The result pointer must not be NULL.");
-    if (memory->struct_size < sizeof(uint32_t) * 2) return ftmem__fail_int(error, FTMEM_E_STRUCT_SIZE, "memory.struct_size", memory->struct_size, "memory.struct_size must be sizeof(ftmem_memory).");
+    if (memory->struct_size < sizeof(uint32_t) * 2)
+        return ftmem__fail_int(error, FTMEM_E_STRUCT_SIZE, "memory.struct_size", memory->struct_size, "memory.struct_size must be sizeof(ftmem_memory).");
     status = ftmem__case_load(job, &c, error);
     if (status != FTMEM_OK) return status;
     memset(&result, 0, sizeof result);
@@ -122,7 +123,8 @@ ftmem_status ftmem_count_parameters(const ftmem_job *job, ftmem_parameters *out,
     ftmem__walk walk;
     ftmem_parameters result;
     ftmem_status status;
-    if (!out || out->struct_size < sizeof(ftmem_parameters)) return ftmem__fail(error, FTMEM_E_STRUCT_SIZE, "parameters.struct_size", "", "parameters.struct_size must be sizeof(ftmem_parameters).");
+    if (!out || out->struct_size < sizeof(ftmem_parameters))
+        return ftmem__fail(error, FTMEM_E_STRUCT_SIZE, "parameters.struct_size", "", "parameters.struct_size must be sizeof(ftmem_parameters).");
     status = ftmem__case_load(job, &c, error);
     if (status == FTMEM_OK) status = memory_walk(&c, &walk, error);
     if (status != FTMEM_OK) return status;

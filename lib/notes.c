@@ -30,10 +30,8 @@ static void notes_put_assumed(ftmem__text *text, const ftmem_note *note)
     const ftmem_field *field = ftmem_field_find(note->field);
     ftmem__put(text, note->field ? note->field : "a value");
     ftmem__put(text, " was not given: ");
-    if (field)
-        notes_put_value(text, field, note->value);
-    else
-        ftmem__put_int(text, note->value);
+    if (field) notes_put_value(text, field, note->value);
+    else ftmem__put_int(text, note->value);
     ftmem__put(text, " assumed");
 }
 
@@ -73,16 +71,11 @@ static const char *notes_fixed(int32_t code)
 static bool notes_put(ftmem__text *text, const ftmem_note *note)
 {
     const char *sentence = notes_fixed(note->code);
-    if (sentence)
-        ftmem__put(text, sentence);
-    else if (note->code == FTMEM_NOTE_ASSUMED)
-        notes_put_assumed(text, note);
-    else if (note->code == FTMEM_NOTE_KERNEL)
-        notes_put_kernel(text, note);
-    else if (note->code == FTMEM_NOTE_TIER)
-        notes_put_tier(text, note);
-    else
-        return false;
+    if (sentence) ftmem__put(text, sentence);
+    else if (note->code == FTMEM_NOTE_ASSUMED) notes_put_assumed(text, note);
+    else if (note->code == FTMEM_NOTE_KERNEL) notes_put_kernel(text, note);
+    else if (note->code == FTMEM_NOTE_TIER) notes_put_tier(text, note);
+    else return false;
     return true;
 }
 

@@ -1,7 +1,7 @@
 /* Blocks and what stands around them: the family's steps, executed. */
 #include "lower.h"
 
-static const char *const program_parts[] = {"embedding", "norm", "attention", "mlp", "residual", "head", "loss", "optimizer", "batch"};
+static const char *const program_parts[] = { "embedding", "norm", "attention", "mlp", "residual", "head", "loss", "optimizer", "batch" };
 
 const char *ftmem__part_name(int32_t part)
 {
@@ -282,7 +282,7 @@ ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x)
     const ftmem__family *family = low->shape->family;
     const ftmem_model *model = low->shape->model;
     const uint8_t *step = family->block;
-    program_frame frame = {0};
+    program_frame frame = { 0 };
     ftmem__var returned;
     if (model->parallel == FTMEM_ON) step = model->two_norms == FTMEM_ON ? family->two_norm_block : family->parallel_block;
     returned = program_returned(low);
@@ -405,7 +405,8 @@ static void program_leaf(ftmem__low *low, ftmem__var *x)
     const ftmem__family *family = low->shape->family;
     x->grad = true;
     x->node = FTMEM__LEAF;
-    if (family->embed_norm || family->positions == FTMEM__LEARNED || (family->scale_outside && low->shape->model->scaled == FTMEM_ON)) ftmem__hold(low->tape, x->store);
+    if (family->embed_norm || family->positions == FTMEM__LEARNED || (family->scale_outside && low->shape->model->scaled == FTMEM_ON))
+        ftmem__hold(low->tape, x->store);
 }
 
 /* Returns the stream, owned by the caller; what the model's frame keeps meanwhile is in *p. */

@@ -7,10 +7,10 @@ typedef struct report {
     ftmem_memory *memory;
     ftmem_tensor kind[REPORT_KINDS];
     int32_t count;
-    int64_t times;       /* how many blocks a tape stands for */
-    bool others;         /* a finished forward: the result belongs to the next segment */
+    int64_t times; /* how many blocks a tape stands for */
+    bool others;   /* a finished forward: the result belongs to the next segment */
     bool keep_result;
-    bool released;       /* forward is over */
+    bool released; /* forward is over */
     const char *op, *part;
 } report;
 
@@ -38,7 +38,7 @@ static void report_tensor(report *r, const ftmem_tensor *t)
 
 static void report_store(report *r, const ftmem__store *s)
 {
-    ftmem_tensor t = {0};
+    ftmem_tensor t = { 0 };
     t.bytes = (uint64_t)(s->bytes * r->times);
     t.count = r->times;
     t.dims[0] = s->cols > 0 ? s->n / s->cols : s->n;
@@ -68,7 +68,7 @@ static void report_tape(void *context, const ftmem__tape *tape, ftmem__op op)
 
 static void report_bytes(report *r, int32_t tensor_class, int64_t bytes, ftmem__op op, int32_t part)
 {
-    ftmem_tensor t = {0};
+    ftmem_tensor t = { 0 };
     if (bytes <= 0) return;
     t.bytes = (uint64_t)bytes;
     t.count = 1;
@@ -90,7 +90,7 @@ static int32_t report_part_of(int32_t role)
 
 static void report_param(report *r, const ftmem__param *p, int32_t tensor_class, int64_t count, int64_t bytes, ftmem__op op)
 {
-    ftmem_tensor t = {0};
+    ftmem_tensor t = { 0 };
     t.bytes = (uint64_t)(bytes * count);
     t.count = count;
     t.dims[0] = p->rows ? p->rows : p->n;
@@ -122,7 +122,8 @@ static void report_gradients(report *r)
     const ftmem__walk *walk = r->step->walk;
     const ftmem__moment *m = &r->step->peak;
     int64_t layers = walk->shape.model->layers, from = layers;
-    bool backward = m->pass == FTMEM__PASS_BACKWARD, all = m->later_micro || m->phase == FTMEM_PHASE_OPTIMIZER || m->phase == FTMEM_PHASE_OPTIMIZER2, head = all;
+    bool backward = m->pass == FTMEM__PASS_BACKWARD, all = m->later_micro || m->phase == FTMEM_PHASE_OPTIMIZER || m->phase == FTMEM_PHASE_OPTIMIZER2,
+         head = all;
     int32_t i;
     if (all) from = 0;
     else if (backward && m->segment == FTMEM__SEGMENT_EMBED) from = 0;
@@ -176,7 +177,8 @@ static void report_step(report *r)
     if (!foreach && largest >= 0 && left >= 4 * most) {
         ftmem__param p = walk->params.at[largest];
         if (walk->shape.job->optimizer == FTMEM_ADAFACTOR) p.dtype = FTMEM_FP32;
-        report_param(r, &p, FTMEM_CLASS_TEMPORARY, left / ftmem__round512(ftmem__bytes(p.dtype, p.n)), ftmem__round512(ftmem__bytes(p.dtype, p.n)), FTMEM__OP_STEP);
+        report_param(r, &p, FTMEM_CLASS_TEMPORARY, left / ftmem__round512(ftmem__bytes(p.dtype, p.n)), ftmem__round512(ftmem__bytes(p.dtype, p.n)),
+                     FTMEM__OP_STEP);
     }
 }
 
@@ -195,7 +197,8 @@ static void report_weights(report *r)
     report_bytes(r, FTMEM_CLASS_BUFFERS, t->buffer_bytes + (eval ? t->eval_batch_bytes : t->batch_bytes), FTMEM__OP_TABLE, FTMEM__PART_BATCH);
     report_bytes(r, FTMEM_CLASS_MASTER, m->phase == FTMEM_PHASE_LOAD ? 0 : t->master_bytes, FTMEM__OP_STATE, FTMEM__PART_OPTIMIZER);
     if (states) report_states(r);
-    report_bytes(r, FTMEM_CLASS_WORKSPACE, m->phase == FTMEM_PHASE_LOAD ? 0 : t->workspace_bytes * (m->workspaces_both ? 2 : 1), FTMEM__OP_CUBLAS, FTMEM__PART_OPTIMIZER);
+    report_bytes(r, FTMEM_CLASS_WORKSPACE, m->phase == FTMEM_PHASE_LOAD ? 0 : t->workspace_bytes * (m->workspaces_both ? 2 : 1), FTMEM__OP_CUBLAS,
+                 FTMEM__PART_OPTIMIZER);
 }
 
 static void report_again(report *r, int32_t segment, int32_t pass, int32_t event, int64_t times, bool keep_result)
@@ -216,7 +219,9 @@ static void report_attributes(report *r, int32_t kind)
     const ftmem__kind *k = &walk->kind[kind];
     bool backward = m->pass == FTMEM__PASS_BACKWARD || m->pass == FTMEM__PASS_BACKWARD_LATER;
     int64_t from = k->recomputed ? m->layer : m->layer + 1;
-    if (backward) report_bytes(r, FTMEM_CLASS_KEPT, k->attribute_bytes * report_layers(walk, kind, from, walk->shape.model->layers), FTMEM__OP_LINEAR8, FTMEM__PART_ATTENTION);
+    if (backward)
+        report_bytes(r, FTMEM_CLASS_KEPT, k->attribute_bytes * report_layers(walk, kind, from, walk->shape.model->layers), FTMEM__OP_LINEAR8,
+                     FTMEM__PART_ATTENTION);
 }
 
 /* What the blocks below keep: all of them while the head runs, those below the running one else. */
@@ -275,7 +280,7 @@ static void report_largest(report *r)
 static void report_balance(report *r)
 {
     ftmem_memory *memory = r->memory;
-    static const uint8_t order[] = {FTMEM_CLASS_TEMPORARY, FTMEM_CLASS_KEPT, FTMEM_CLASS_RECOMPUTED, FTMEM_CLASS_LOGITS, FTMEM_CLASS_WORKSPACE};
+    static const uint8_t order[] = { FTMEM_CLASS_TEMPORARY, FTMEM_CLASS_KEPT, FTMEM_CLASS_RECOMPUTED, FTMEM_CLASS_LOGITS, FTMEM_CLASS_WORKSPACE };
     uint64_t sum = 0;
     int32_t i;
     for (i = 0; i < FTMEM_CLASS_END; i++) sum += memory->at_peak[i];

@@ -40,7 +40,7 @@ static void shape_training(ftmem__shape *shape)
     shape->embed_trained = shape->embed_copy || (!shape->adapted && shape_trains(job, shape_part(job, FTMEM_PART_EMBED)));
     shape->head_trained = shape->head_copy || (!shape->adapted && shape_trains(job, shape_part(job, FTMEM_PART_HEAD)));
     if (job->task == FTMEM_TASK_CLASSIFY && shape->adapted) shape->head_copy = shape->head_trained = true; /* PEFT SEQ_CLS saves the score head */
-    if (shape->tied && !shape->adapted) { /* one tensor: naming either names both */
+    if (shape->tied && !shape->adapted) {                                                                  /* one tensor: naming either names both */
         bool all_but = shape_part(job, FTMEM_PART_ALL_BUT);
         bool either = all_but ? shape->embed_trained || shape->head_trained : shape->embed_trained && shape->head_trained;
         shape->embed_trained = shape->head_trained = either;
@@ -80,7 +80,7 @@ static void shape_masks(ftmem__shape *shape)
 /* No tensor may be larger than 2^56 bytes, so that sums of a few thousand fit in 63 bits. */
 static ftmem_status shape_check(const ftmem__shape *shape, ftmem_error *error)
 {
-    ftmem__checked c = {false};
+    ftmem__checked c = { false };
     const int64_t limit = (int64_t)1 << 52;
     int64_t rows = shape->job->eval_batch > shape->b ? shape->job->eval_batch : shape->b;
     int64_t tokens = ftmem__mul(&c, rows, shape->s), scores = ftmem__mul(&c, ftmem__mul(&c, tokens, shape->s), shape->heads);
@@ -88,10 +88,12 @@ static ftmem_status shape_check(const ftmem__shape *shape, ftmem_error *error)
     if (shape->f * 2 > widest) widest = shape->f * 2;
     if (shape->q + 2 * shape->kv > widest) widest = shape->q + 2 * shape->kv;
     if (ftmem__mul(&c, tokens, widest) > limit || ftmem__mul(&c, widest, h) > limit || scores > limit || ftmem__mul(&c, tokens, h) > limit) c.overflow = true;
-    if (ftmem__mul(&c, shape->model->position_rows, h) > limit || ftmem__mul(&c, shape->model->position_rows, shape->model->position_rows) > limit) c.overflow = true;
+    if (ftmem__mul(&c, shape->model->position_rows, h) > limit || ftmem__mul(&c, shape->model->position_rows, shape->model->position_rows) > limit)
+        c.overflow = true;
     if (ftmem__mul(&c, ftmem__mul(&c, widest, h), shape->model->layers) > limit << 4) c.overflow = true;
     if (!c.overflow) return FTMEM_OK;
-    return ftmem__fail(error, FTMEM_E_OVERFLOW, "job", "", "The dimensions of this job multiply to more than 2^52 elements in one tensor; check batch, sequence and model sizes.");
+    return ftmem__fail(error, FTMEM_E_OVERFLOW, "job", "",
+                       "The dimensions of this job multiply to more than 2^52 elements in one tensor; check batch, sequence and model sizes.");
 }
 
 static bool shape_too_wide(const ftmem_model *m)

@@ -4,10 +4,10 @@
 typedef struct step_run {
     ftmem__step *step;
     const ftmem__walk *walk;
-    int64_t level;     /* alive now, the running segment not counted beyond what it started with */
-    int64_t held;      /* logits that the loop holds from an earlier forward */
-    int64_t frame;     /* the embedding, held by the base model's frame beyond its use */
-    int32_t first;     /* FTMEM_PHASE_FORWARD or FTMEM_PHASE_FORWARD2 */
+    int64_t level; /* alive now, the running segment not counted beyond what it started with */
+    int64_t held;  /* logits that the loop holds from an earlier forward */
+    int64_t frame; /* the embedding, held by the base model's frame beyond its use */
+    int32_t first; /* FTMEM_PHASE_FORWARD or FTMEM_PHASE_FORWARD2 */
     bool later_micro, both, released;
 } step_run;
 
@@ -116,7 +116,7 @@ static void step_backward(step_run *run)
 static void step_optimizer(step_run *run)
 {
     const ftmem__totals *t = &run->step->totals;
-    ftmem__figure f = {0, 0, 0};
+    ftmem__figure f = { 0, 0, 0 };
     f.peak = t->step_bytes;
     step_moment(run, run->first + 3, f, 0, -1, -1);
 }
@@ -161,14 +161,15 @@ static void step_eval(step_run *run)
     const ftmem__walk *walk = run->walk;
     const ftmem__totals *t = &run->step->totals;
     const ftmem_job *job = walk->shape.job;
-    ftmem__figure joined = {0, 0, 0};
+    ftmem__figure joined = { 0, 0, 0 };
     int64_t logits = 0, tokens = job->eval_batch * walk->shape.s;
     run->first = FTMEM_PHASE_EVAL;
     run->both = true;
     run->later_micro = false;
     run->frame = 0;
     run->level = t->resident - t->batch_bytes + t->eval_batch_bytes + t->master_bytes + t->state_bytes + 2 * t->workspace_bytes;
-    if (job->eval_keep_logits == FTMEM_ON) logits = ftmem__round512(ftmem__bytes(walk->shape.autocast ? FTMEM_FP32 : walk->shape.dtype, tokens * walk->shape.vocab));
+    if (job->eval_keep_logits == FTMEM_ON)
+        logits = ftmem__round512(ftmem__bytes(walk->shape.autocast ? FTMEM_FP32 : walk->shape.dtype, tokens * walk->shape.vocab));
     joined.peak = 4 * logits;
     step_moment(run, FTMEM_PHASE_EVAL, joined, 0, -1, -1);
     run->level += logits;
@@ -185,7 +186,7 @@ static void step_eval(step_run *run)
 
 static void step_still(step_run *run, int32_t phase, int64_t level)
 {
-    ftmem__figure f = {0, 0, 0};
+    ftmem__figure f = { 0, 0, 0 };
     run->level = level;
     step_moment(run, phase, f, 0, -1, -1);
 }
@@ -205,7 +206,7 @@ static void step_flops(ftmem__step *step)
 
 void ftmem__step_run(ftmem__step *step)
 {
-    step_run run = {0};
+    step_run run = { 0 };
     const ftmem__totals *t = &step->totals;
     int32_t p;
     run.step = step;

@@ -9,21 +9,21 @@ typedef struct ftmem__totals {
     int64_t parameters, trainable, adapters;
     int64_t weight_bytes[FTMEM_CLASS_END]; /* by class: weights, quantised, adapters */
     int64_t gradient_bytes, state_bytes, master_bytes;
-    int64_t state_hidden_bytes;            /* paged: outside torch's count */
-    int64_t step_bytes;                    /* temporaries of the optimizer's step */
-    int64_t tensors;                       /* trained ones */
+    int64_t state_hidden_bytes; /* paged: outside torch's count */
+    int64_t step_bytes;         /* temporaries of the optimizer's step */
+    int64_t tensors;            /* trained ones */
     int64_t buffer_bytes, batch_bytes, eval_batch_bytes;
-    int64_t workspace_bytes;               /* of one cuBLAS handle */
-    int64_t resident;                      /* weights, buffers, batch */
+    int64_t workspace_bytes; /* of one cuBLAS handle */
+    int64_t resident;        /* weights, buffers, batch */
 } ftmem__totals;
 
 typedef struct ftmem__moment {
     int64_t bytes;
-    int32_t phase, segment, pass, event;   /* segment and pass as in walk.h; pass -1: no segment is running */
-    int32_t layer;                         /* -1: none */
-    int64_t held, frame;                   /* logits held from a forward that is over; the embedding, held by the base model's frame */
-    bool later_micro, workspaces_both;     /* gradients of an earlier micro-batch exist; backward's workspace exists */
-    bool released;                         /* the base model has returned */
+    int32_t phase, segment, pass, event; /* segment and pass as in walk.h; pass -1: no segment is running */
+    int32_t layer;                       /* -1: none */
+    int64_t held, frame;                 /* logits held from a forward that is over; the embedding, held by the base model's frame */
+    bool later_micro, workspaces_both;   /* gradients of an earlier micro-batch exist; backward's workspace exists */
+    bool released;                       /* the base model has returned */
 } ftmem__moment;
 
 typedef struct ftmem__step {
@@ -38,7 +38,7 @@ typedef struct ftmem__step {
 
 void ftmem__totals_fill(ftmem__totals *totals, const ftmem__walk *walk);
 int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param); /* tensors of this row in the whole model */
-int64_t ftmem__state_bytes(const ftmem_job *job, const ftmem__param *param); /* optimizer states of one tensor, as torch counts */
+int64_t ftmem__state_bytes(const ftmem_job *job, const ftmem__param *param);    /* optimizer states of one tensor, as torch counts */
 void ftmem__step_run(ftmem__step *step);
 
 /* report.c: what is alive at the peak, by class and by kind of tensor. */

@@ -11,7 +11,7 @@ typedef struct tape_row {
 } tape_row;
 
 static const tape_row tape_rows[] = {
-#define FTMEM__OP(id, name, forward, saves, backward, temporaries) {TAPE_##forward, TAPE_##saves, TAPE_##backward, temporaries},
+#define FTMEM__OP(id, name, forward, saves, backward, temporaries) { TAPE_##forward, TAPE_##saves, TAPE_##backward, temporaries },
 #include "ops.inc"
 #undef FTMEM__OP
 };
@@ -36,7 +36,7 @@ const char *ftmem__op_name(int32_t op, bool backward)
 
 int64_t ftmem__bytes(int32_t dtype, int64_t elements)
 {
-    static const uint8_t size[FTMEM_DTYPE_END] = {0, 4, 2, 2, 1, 0, 0, 8, 1};
+    static const uint8_t size[FTMEM_DTYPE_END] = { 0, 4, 2, 2, 1, 0, 0, 8, 1 };
     return elements * size[dtype];
 }
 
@@ -102,7 +102,7 @@ static int16_t tape_event(ftmem__tape *tape, ftmem__store store)
 
 int16_t ftmem__alloc(ftmem__tape *tape, ftmem__op op, int64_t n, int64_t cols, int32_t dtype, int32_t tensor_class)
 {
-    ftmem__store store = {0};
+    ftmem__store store = { 0 };
     store.bytes = ftmem__round512(ftmem__bytes(dtype, n));
     store.cols = cols;
     store.n = n;
@@ -144,7 +144,7 @@ void ftmem__drop(ftmem__tape *tape, ftmem__var value)
 
 static ftmem__var tape_var(int64_t n, int64_t cols, int32_t dtype, int16_t store, int16_t node, bool grad)
 {
-    ftmem__var v = {0};
+    ftmem__var v = { 0 };
     v.n = n;
     v.cols = cols;
     v.store = store;
@@ -483,7 +483,7 @@ static void tape_minus(ftmem__tape *tape, const ftmem__node *node, int16_t arriv
 
 static void tape_map(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
-    int16_t temporary[2] = {-1, -1};
+    int16_t temporary[2] = { -1, -1 };
     int32_t k, t, temporaries = tape_rows[node->op].temporaries;
     int64_t cols = node->in_cols[0];
     for (t = 0; t < temporaries; t++) temporary[t] = ftmem__alloc(tape, (ftmem__op)node->op, node->out_n, cols, node->out_dtype, tape->birth);
@@ -519,7 +519,7 @@ static void tape_first_matmul(ftmem__tape *tape)
 /* Operand order as traced: the weight's gradient, the input's, the bias's. */
 static void tape_matmul(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
-    static const int32_t order[] = {2, 1, 0};
+    static const int32_t order[] = { 2, 1, 0 };
     int32_t i;
     tape_first_matmul(tape);
     for (i = 0; i < 3; i++) {
@@ -574,7 +574,7 @@ static void tape_gradients(ftmem__tape *tape, const ftmem__node *node, int16_t r
 /* One node: its results exist beside its gradient and all it saved; then those go, then the results are handed on. */
 static void tape_step(ftmem__tape *tape, ftmem__node *node)
 {
-    int16_t result[3] = {-1, -1, -1};
+    int16_t result[3] = { -1, -1, -1 };
     int32_t k;
     bool reached = false;
     for (k = 0; k < node->outs; k++) reached = reached || node->grad[k] >= 0;

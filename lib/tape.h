@@ -25,12 +25,12 @@ typedef enum ftmem__op {
 } ftmem__op;
 
 typedef struct ftmem__store {
-    int64_t bytes;      /* rounded to 512 */
-    int64_t n, cols;    /* elements, and the last dimension, for reports */
-    int16_t refs;       /* 0: a free slot, and n is the next free one */
+    int64_t bytes;   /* rounded to 512 */
+    int64_t n, cols; /* elements, and the last dimension, for reports */
+    int16_t refs;    /* 0: a free slot, and n is the next free one */
     uint8_t tensor_class, dtype, op, part;
-    bool cached;        /* autocast's cache holds one of the references */
-    bool backward;      /* made by the operation's backward */
+    bool cached;   /* autocast's cache holds one of the references */
+    bool backward; /* made by the operation's backward */
 } ftmem__store;
 
 /* A value on the tape. Copies do not own: the one owner calls ftmem__drop. */
@@ -42,21 +42,21 @@ typedef struct ftmem__var {
                       matrix of a tied head), FTMEM__INPUT (the segment's input), FTMEM__NO_NODE */
     uint8_t slot;  /* which output of the producer */
     uint8_t dtype;
-    bool grad;     /* requires a gradient */
-    bool parted;   /* queries or keys that a concatenation laid out as [rows, tokens, heads, dim] */
-    bool joined;   /* queries or keys that a concatenation laid out densely as [rows, heads, tokens, dim] */
+    bool grad;   /* requires a gradient */
+    bool parted; /* queries or keys that a concatenation laid out as [rows, tokens, heads, dim] */
+    bool joined; /* queries or keys that a concatenation laid out densely as [rows, heads, tokens, dim] */
 } ftmem__var;
 
 typedef struct ftmem__node {
     int64_t in_n[3], out_n;
     int64_t in_cols[3];
-    int64_t work;    /* bytes that the backward kernel allocates inside itself */
-    double flops;    /* of backward for each operand that needs a gradient */
+    int64_t work;                         /* bytes that the backward kernel allocates inside itself */
+    double flops;                         /* of backward for each operand that needs a gradient */
     int16_t in_node[3], save[6], grad[3]; /* grad: arrived gradients by output, -1: none yet */
     uint8_t in_slot[3], in_dtype[3];
     uint8_t op, inputs, outs, need, part, out_dtype;
-    uint8_t held;    /* entries of save[] */
-    bool saves;      /* something is saved, perhaps a weight, which costs nothing */
+    uint8_t held; /* entries of save[] */
+    bool saves;   /* something is saved, perhaps a weight, which costs nothing */
 } ftmem__node;
 
 typedef enum ftmem__mode {
@@ -71,30 +71,30 @@ typedef struct ftmem__tape ftmem__tape;
 typedef void ftmem__capture(void *context, const ftmem__tape *tape, ftmem__op op);
 
 struct ftmem__tape {
-    int64_t live, peak;      /* bytes on this tape now, and the most since ftmem__tape_mark */
+    int64_t live, peak;        /* bytes on this tape now, and the most since ftmem__tape_mark */
     int32_t event, peak_event; /* allocations since the tape was started */
-    int64_t early;           /* the peak before the first matmul of backward, which makes a cuBLAS workspace; -1: none yet */
+    int64_t early;             /* the peak before the first matmul of backward, which makes a cuBLAS workspace; -1: none yet */
     int32_t early_event;
-    int32_t stop_at;         /* event to capture at; 0: none */
+    int32_t stop_at; /* event to capture at; 0: none */
     ftmem__capture *capture;
     void *context;
-    double flops;            /* since ftmem__tape_mark */
-    int64_t big_cols;        /* vocabulary: tensors this wide are logits */
-    int64_t leaf_bytes;      /* parameter gradients delivered */
-    int64_t cache_only_bytes;/* released by ftmem__cache_clear */
+    double flops;              /* since ftmem__tape_mark */
+    int64_t big_cols;          /* vocabulary: tensors this wide are logits */
+    int64_t leaf_bytes;        /* parameter gradients delivered */
+    int64_t cache_only_bytes;  /* released by ftmem__cache_clear */
     int32_t nodes, stop_after; /* stop_after: node with which a recomputation ends early, -1: none */
-    int16_t high, free_head; /* stores ever used; free list */
-    int16_t grad_in;         /* gradient of the segment's input, -1: none */
-    int16_t result;          /* store of what a finished forward hands on, -1: unknown */
-    uint8_t mode, birth;     /* ftmem__mode; class of new tensors */
-    uint8_t part;            /* FTMEM__PART_..., of new tensors */
+    int16_t high, free_head;   /* stores ever used; free list */
+    int16_t grad_in;           /* gradient of the segment's input, -1: none */
+    int16_t result;            /* store of what a finished forward hands on, -1: unknown */
+    uint8_t mode, birth;       /* ftmem__mode; class of new tensors */
+    uint8_t part;              /* FTMEM__PART_..., of new tensors */
     bool backward, exhausted, stopped, replay;
-    bool graphless;          /* a reentrant checkpoint's forward: no node exists that could hold an attribute */
-    int16_t attribute[16];   /* stores that nodes hold as attributes */
+    bool graphless;        /* a reentrant checkpoint's forward: no node exists that could hold an attribute */
+    int16_t attribute[16]; /* stores that nodes hold as attributes */
     int32_t attributes;
-    ftmem__var also;         /* a second value that backward starts from; also_gradient: its gradient, -1: none */
+    ftmem__var also; /* a second value that backward starts from; also_gradient: its gradient, -1: none */
     int16_t also_gradient;
-    bool sum_leaves;         /* gradients exist already: new ones are added and freed */
+    bool sum_leaves; /* gradients exist already: new ones are added and freed */
     ftmem__store stores[FTMEM__MAX_STORES];
     ftmem__node node[FTMEM__MAX_NODES];
 };
@@ -115,16 +115,16 @@ void ftmem__drop(ftmem__tape *tape, ftmem__var value);
 
 /* Values. */
 ftmem__var ftmem__weight(int64_t n, int64_t cols, int32_t dtype, bool trained);
-ftmem__var ftmem__constant(int64_t n, int64_t cols, int32_t dtype); /* outside the tape, no gradient */
+ftmem__var ftmem__constant(int64_t n, int64_t cols, int32_t dtype);                            /* outside the tape, no gradient */
 ftmem__var ftmem__input(ftmem__tape *tape, int64_t n, int64_t cols, int32_t dtype, bool grad); /* alive on the tape */
-ftmem__var ftmem__keep(ftmem__tape *tape, ftmem__var value); /* a second owner */
+ftmem__var ftmem__keep(ftmem__tape *tape, ftmem__var value);                                   /* a second owner */
 
 /* Primitives. Each returns a new value that the caller owns; inputs stay owned by the caller. */
 ftmem__var ftmem__apply(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, int64_t n, int64_t cols, int32_t dtype);
-ftmem__var ftmem__unary(ftmem__tape *tape, ftmem__op op, ftmem__var x); /* elementwise */
+ftmem__var ftmem__unary(ftmem__tape *tape, ftmem__op op, ftmem__var x);                /* elementwise */
 ftmem__var ftmem__binary(ftmem__tape *tape, ftmem__op op, ftmem__var a, ftmem__var b); /* broadcasts and promotes */
-ftmem__var ftmem__cast(ftmem__tape *tape, ftmem__var x, int32_t dtype); /* the same dtype: the same value, held once more */
-ftmem__var ftmem__cast_weight(ftmem__tape *tape, ftmem__var w, int32_t dtype); /* autocast: a trained fp32 weight is cached */
+ftmem__var ftmem__cast(ftmem__tape *tape, ftmem__var x, int32_t dtype);                /* the same dtype: the same value, held once more */
+ftmem__var ftmem__cast_weight(ftmem__tape *tape, ftmem__var w, int32_t dtype);         /* autocast: a trained fp32 weight is cached */
 ftmem__var ftmem__matmul(ftmem__tape *tape, ftmem__op op, ftmem__var x, ftmem__var w, const ftmem__var *bias, int64_t n, int64_t cols, double flops);
 void ftmem__split(ftmem__tape *tape, ftmem__var x, int32_t count, const int64_t *n, ftmem__var *out); /* x's owner keeps x */
 /* The node of the last apply, to which a kernel's own saved tensors and workspace are added; NULL when nothing was recorded. */
@@ -144,6 +144,6 @@ void ftmem__replay(ftmem__tape *tape, int32_t last); /* record again over a ghos
 /* Hands a gradient to one value: to its producer, its parameter, or the segment's input. */
 void ftmem__deliver(ftmem__tape *tape, ftmem__var to, int16_t gradient);
 void ftmem__drop_attributes(ftmem__tape *tape); /* the graph is gone */
-void ftmem__cache_clear(ftmem__tape *tape); /* the autocast context ends */
+void ftmem__cache_clear(ftmem__tape *tape);     /* the autocast context ends */
 
 #endif

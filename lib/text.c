@@ -96,10 +96,8 @@ static bool text_put_sign(ftmem__text *text, double *value)
 void ftmem__put_real(ftmem__text *text, double value, int decimals)
 {
     if (!text_put_sign(text, &value)) return;
-    if (value >= 1e15)
-        text_put_scientific(text, value, decimals);
-    else
-        text_put_fixed(text, value, decimals);
+    if (value >= 1e15) text_put_scientific(text, value, decimals);
+    else text_put_fixed(text, value, decimals);
 }
 
 void ftmem__put_number(ftmem__text *text, double value)
@@ -226,10 +224,8 @@ bool ftmem__parse_int(const char *text, int64_t *value)
     if (!text_scan(text, &number) || !text_whole_number(&number)) return false;
     uint64_t limit = (uint64_t)INT64_MAX + (number.negative ? 1u : 0u);
     if (number.digits > limit) return false;
-    if (!number.negative)
-        *value = (int64_t)number.digits;
-    else
-        *value = number.digits > (uint64_t)INT64_MAX ? INT64_MIN : -(int64_t)number.digits;
+    if (!number.negative) *value = (int64_t)number.digits;
+    else *value = number.digits > (uint64_t)INT64_MAX ? INT64_MIN : -(int64_t)number.digits;
     return true;
 }
 

@@ -14,7 +14,7 @@ static bool walk_recomputed(const ftmem__walk *walk, int64_t layer)
 
 static ftmem__low walk_low(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass)
 {
-    ftmem__low low = {0};
+    ftmem__low low = { 0 };
     low.tape = &walk->tape;
     low.shape = &walk->shape;
     low.b = pass == FTMEM__PASS_EVAL ? walk->shape.job->eval_batch : walk->shape.b;
@@ -244,7 +244,8 @@ static void walk_block(ftmem__walk *walk, ftmem__kind *kind)
     walk->params.segment = (int32_t)(kind - walk->kind);
     kind->pass[FTMEM__PASS_FORWARD] = walk_block_forward(walk, kind, kind->recomputed, FTMEM__PASS_FORWARD, NULL, &out);
     if (kind->out_grad) {
-        kind->pass[FTMEM__PASS_BACKWARD] = kind->recomputed ? walk_checkpointed_backward(walk, kind, FTMEM__PASS_BACKWARD, NULL) : walk_backward_from(walk, out, NULL);
+        kind->pass[FTMEM__PASS_BACKWARD] =
+            kind->recomputed ? walk_checkpointed_backward(walk, kind, FTMEM__PASS_BACKWARD, NULL) : walk_backward_from(walk, out, NULL);
         kind->flops_backward = walk->tape.flops;
     }
     if (kind->out_grad && job->accumulation > 1) kind->pass[FTMEM__PASS_BACKWARD_LATER] = walk_block_backward(walk, kind, FTMEM__PASS_BACKWARD_LATER, NULL);
@@ -254,7 +255,7 @@ static void walk_block(ftmem__walk *walk, ftmem__kind *kind)
 /* The kind of one block, simulated if it is new. */
 static bool walk_layer(ftmem__walk *walk, int64_t layer, bool in_grad, uint8_t in_dtype, ftmem__kind **found)
 {
-    ftmem__kind want = {0};
+    ftmem__kind want = { 0 };
     int32_t i;
     want.kind = walk->shape.model->layer_kind[layer];
     want.trained = ftmem__shape_layer_trained(&walk->shape, layer);
@@ -370,7 +371,7 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
     const ftmem_job *job = walk->shape.job;
     bool held = (job->loss == FTMEM_LOSS_HELD || job->loss == FTMEM_LOSS_LOOP) && low->training;
     int64_t base = tape->live;
-    ftmem__var logits = {0}, loss;
+    ftmem__var logits = { 0 }, loss;
     *normed = ftmem__low_final_norm(low, x);
     ftmem__drop(tape, x);
     if (ends && low->training) ends->norm_peak = tape->peak - base;
@@ -479,7 +480,8 @@ static void walk_head(ftmem__walk *walk, uint8_t dtype, bool grad)
         walk->head.pass[FTMEM__PASS_BACKWARD] = walk_loss_backward(walk, &low, result[0], result[1], NULL);
         walk->head.flops_backward = walk->tape.flops;
     }
-    if (walk->head.out_grad && job->accumulation > 1) walk->head.pass[FTMEM__PASS_BACKWARD_LATER] = walk_head_backward(walk, FTMEM__PASS_BACKWARD_LATER, dtype, grad, NULL);
+    if (walk->head.out_grad && job->accumulation > 1)
+        walk->head.pass[FTMEM__PASS_BACKWARD_LATER] = walk_head_backward(walk, FTMEM__PASS_BACKWARD_LATER, dtype, grad, NULL);
     if (job->eval == FTMEM_ON) walk_head_forward(walk, FTMEM__PASS_EVAL, dtype, false, NULL, NULL);
 }
 
@@ -515,7 +517,8 @@ ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error)
     if (status != FTMEM_OK) return status;
     walk_head(walk, dtype, grad);
     if (!walk->exhausted && !walk->params.full) return FTMEM_OK;
-    return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "model.family", walk->shape.family->model_type, "One block has more operations than the interpreter's limit.");
+    return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "model.family", walk->shape.family->model_type,
+                       "One block has more operations than the interpreter's limit.");
 }
 
 static void walk_last_grad(const ftmem__walk *walk, bool *grad, uint8_t *dtype)

@@ -19,13 +19,13 @@ typedef struct ftmem__figure {
 
 /* One kind of block: equal in everything that matters. */
 typedef struct ftmem__kind {
-    uint8_t kind;        /* ftmem_model.layer_kind */
+    uint8_t kind; /* ftmem_model.layer_kind */
     bool trained, adapted, recomputed, in_grad, out_grad, in_kept;
     uint8_t in_dtype, out_dtype;
     int64_t in_bytes, born_bytes, cache_bytes; /* born: kept by autograd, counted as born in this block */
-    int64_t attribute_bytes; /* of those, held by nodes to the end of the whole backward */
+    int64_t attribute_bytes;                   /* of those, held by nodes to the end of the whole backward */
     double flops_forward, flops_backward;
-    int64_t layers;      /* how many blocks are of this kind */
+    int64_t layers; /* how many blocks are of this kind */
     ftmem__figure pass[FTMEM__PASS_END];
 } ftmem__kind;
 enum { FTMEM__MAX_KINDS = 12 };
@@ -34,14 +34,14 @@ typedef struct ftmem__ends { /* embedding or head */
     ftmem__figure pass[FTMEM__PASS_END];
     ftmem__figure loss, eval_loss; /* head: the loss part of forward */
     ftmem__figure early, late;     /* head: its backward before and after the first matmul */
-    int64_t released_bytes; /* embedding: what the base model's frame lets go when it returns */
+    int64_t released_bytes;        /* embedding: what the base model's frame lets go when it returns */
     int64_t eval_released_bytes;
     int64_t mask_bytes, held_bytes, kept_bytes, cache_bytes, logits_bytes, table_bytes;
-    int64_t norm_peak;      /* head: while the base model's frame is still there */
+    int64_t norm_peak; /* head: while the base model's frame is still there */
     double flops_forward, flops_backward;
     bool out_grad;
     uint8_t out_dtype;
-    bool aliased;           /* the stream is the embedding's own tensor, which the frame holds */
+    bool aliased; /* the stream is the embedding's own tensor, which the frame holds */
 } ftmem__ends;
 
 typedef struct ftmem__walk {
@@ -51,7 +51,7 @@ typedef struct ftmem__walk {
     int32_t kinds;
     uint8_t of_layer[FTMEM_MAX_LAYERS];
     ftmem__ends embed, head;
-    ftmem__tape tape;      /* scratch, used by one segment at a time */
+    ftmem__tape tape; /* scratch, used by one segment at a time */
     bool exhausted;
 } ftmem__walk;
 

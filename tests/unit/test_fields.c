@@ -44,12 +44,9 @@ static void put(const ftmem_field *field, any_object *x, double value)
     char *at = x->bytes + field->offset;
     int64_t wide = value < 9e18 && value > -9e18 ? (int64_t)value : 0;
     int32_t narrow = (int32_t)wide;
-    if (field->type == FTMEM_TYPE_REAL)
-        memcpy(at, &value, sizeof value);
-    else if (field->size == 8)
-        memcpy(at, &wide, sizeof wide);
-    else
-        memcpy(at, &narrow, sizeof narrow);
+    if (field->type == FTMEM_TYPE_REAL) memcpy(at, &value, sizeof value);
+    else if (field->size == 8) memcpy(at, &wide, sizeof wide);
+    else memcpy(at, &narrow, sizeof narrow);
 }
 
 static bool is_number(const ftmem_field *field)
