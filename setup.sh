@@ -60,3 +60,4 @@ cmake -S . -B build/test -DFTMEM_JSON=ON -DFTMEM_TESTS=ON >/dev/null
 cmake --build build/test -j "$jobs"
 ctest --test-dir build/test --output-on-failure -j "$jobs"
 $python -m pytest bindings/python
+$python -m pytest tests/accuracy
