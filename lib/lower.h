@@ -59,6 +59,7 @@ typedef struct ftmem__shape {
     bool qlora, lora8, mask_full, mask_sliding;              /* a mask tensor exists for full / sliding layers */
     bool adapted;                                            /* an adapter is trained, the base is frozen */
     bool rest_trained;                                       /* final norm, and what stands outside blocks, embedding and head */
+    bool position_trained;                                   /* a learned position table: an embedding as well, but never tied */
     bool head_trained, embed_trained, head_copy, embed_copy; /* copies: modules_to_save */
     bool tied;                                               /* head and embedding are one tensor */
     bool require_input_grad;                                 /* enable_input_require_grads: the embedding's output requires a gradient */

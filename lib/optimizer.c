@@ -61,7 +61,7 @@ static int64_t optimizer_adafactor_step(const ftmem__param *p)
 }
 
 /* foreach holds one more copy of all trained tensors (the square roots); the loop, of one tensor at a time. */
-static void optimizer_step_bytes(ftmem__totals *t, const ftmem_job *job, const ftmem__param *p, int32_t dtype, int64_t count)
+static void optimizer_step_bytes(ftmem__totals *t, const ftmem_job *job, const ftmem__param *p, int32_t dtype, int64_t count, int64_t before)
 {
     int64_t one = ftmem__round512(ftmem__bytes(dtype, p->n)), need = 0;
     if (job->optimizer == FTMEM_ADAMW) {
@@ -69,11 +69,11 @@ static void optimizer_step_bytes(ftmem__totals *t, const ftmem_job *job, const f
         return;
     }
     if (job->optimizer == FTMEM_ADAMW_LOOP) need = 2 * one; /* torch _single_tensor_adam: the square root and its quotient */
-    if (job->optimizer == FTMEM_ADAFACTOR) need = optimizer_adafactor_step(p);
+    if (job->optimizer == FTMEM_ADAFACTOR) need = optimizer_adafactor_step(p) + ftmem__round512(4 * before); /* the last update's name lives on */
     if (need > t->step_bytes) t->step_bytes = need;
 }
 
-static void optimizer_add(ftmem__totals *t, const ftmem_job *job, const ftmem__param *p, int64_t count)
+static void optimizer_add(ftmem__totals *t, const ftmem_job *job, const ftmem__param *p, int64_t count, int64_t before)
 {
     bool master = job->master_weights == FTMEM_ON && p->dtype != FTMEM_FP32;
     int32_t dtype = optimizer_dtype(job, p);
@@ -84,7 +84,7 @@ static void optimizer_add(ftmem__totals *t, const ftmem_job *job, const ftmem__p
     if (master) t->master_bytes += ftmem__round512(4 * p->n) * count;
     t->state_bytes += optimizer_kept(job, p, dtype, &hidden) * count;
     t->state_hidden_bytes += hidden * count;
-    optimizer_step_bytes(t, job, p, dtype, count);
+    optimizer_step_bytes(t, job, p, dtype, count, before);
 }
 
 int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param)
@@ -108,6 +108,7 @@ static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
 
 void ftmem__totals_fill(ftmem__totals *t, const ftmem__walk *walk)
 {
+    int64_t before = 0; /* elements of the trained tensor before this one */
     int32_t i;
     memset(t, 0, sizeof *t);
     for (i = 0; i < walk->params.count; i++) {
@@ -116,7 +117,8 @@ void ftmem__totals_fill(ftmem__totals *t, const ftmem__walk *walk)
         t->weight_bytes[p->tensor_class] += p->bytes * count;
         if (p->base) t->parameters += p->n * count;
         else t->adapters += p->n * count;
-        if (p->trained) optimizer_add(t, walk->shape.job, p, count);
+        if (p->trained) optimizer_add(t, walk->shape.job, p, count, before);
+        if (p->trained) before = p->n;
     }
     optimizer_batch(t, walk);
     t->resident = t->buffer_bytes + t->batch_bytes;

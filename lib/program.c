@@ -383,7 +383,7 @@ static void program_alibi(ftmem__low *low, ftmem__prologue *p)
 static ftmem__var program_learned(ftmem__low *low, ftmem__prologue *p, ftmem__var x)
 {
     const ftmem__shape *shape = low->shape;
-    ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_POSITION, shape->model->position_rows * shape->h, shape->h, low->trained), rows, sum;
+    ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_POSITION, shape->model->position_rows * shape->h, shape->h, shape->position_trained), rows, sum;
     rows = program_lookup(low, w, shape->family->positions_by_row ? low->tokens : shape->s);
     program_hold(p, rows);
     sum = ftmem__binary(low->tape, FTMEM__OP_ADD, x, rows);

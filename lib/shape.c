@@ -37,6 +37,7 @@ static void shape_training(ftmem__shape *shape)
     shape->head_copy = shape->adapted && (saved & FTMEM_PART_HEAD);
     shape->tied = shape->model->tied == FTMEM_ON && job->task != FTMEM_TASK_CLASSIFY;
     shape->rest_trained = !shape->adapted && shape_trains(job, false);
+    shape->position_trained = !shape->adapted && shape_trains(job, shape_part(job, FTMEM_PART_EMBED));
     shape->embed_trained = shape->embed_copy || (!shape->adapted && shape_trains(job, shape_part(job, FTMEM_PART_EMBED)));
     shape->head_trained = shape->head_copy || (!shape->adapted && shape_trains(job, shape_part(job, FTMEM_PART_HEAD)));
     if (job->task == FTMEM_TASK_CLASSIFY && shape->adapted) shape->head_copy = shape->head_trained = true; /* PEFT SEQ_CLS saves the score head */

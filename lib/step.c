@@ -6,6 +6,7 @@ typedef struct step_run {
     const ftmem__walk *walk;
     int64_t level; /* alive now, the running segment not counted beyond what it started with */
     int64_t held;  /* logits that the loop holds from an earlier forward */
+    int64_t leaf;  /* and what its loss keeps through the graph */
     int64_t frame; /* the embedding, held by the base model's frame beyond its use */
     int32_t first; /* FTMEM_PHASE_FORWARD or FTMEM_PHASE_FORWARD2 */
     bool later_micro, both, released;
@@ -23,7 +24,7 @@ static void step_moment(step_run *run, int32_t phase, ftmem__figure f, int32_t s
     m.later_micro = run->later_micro;
     m.workspaces_both = run->both;
     m.released = run->released;
-    m.frame = run->frame;
+    m.frame = run->frame + (pass == FTMEM__PASS_FORWARD ? run->leaf : 0);
     m.held = segment == FTMEM__SEGMENT_HEAD && (pass == FTMEM__PASS_BACKWARD || pass == FTMEM__PASS_BACKWARD_LATER) ? 0 : run->held;
     if (m.bytes > run->step->phase[phase].bytes) run->step->phase[phase] = m;
 }
@@ -63,6 +64,17 @@ static int64_t step_cache(const ftmem__walk *walk)
     return sum;
 }
 
+/* An embedding output that was made a leaf (enable_input_require_grads over frozen weights) lives as long as the loss
+   does, and its gradient with it: to the end of the step where the loop holds the outputs. So do the checkpoints'
+   arguments. */
+static int64_t step_leaf_input(const step_run *run)
+{
+    const ftmem__shape *shape = &run->walk->shape;
+    bool held = shape->job->loss == FTMEM_LOSS_HELD || shape->job->loss == FTMEM_LOSS_LOOP;
+    if (!held || !shape->require_input_grad || shape->embed_trained) return 0;
+    return 2 * step_stream_bytes(run->walk, shape->stream, FTMEM__PASS_FORWARD) + run->walk->embed.mask_bytes;
+}
+
 /* Forward and loss of one micro-batch. */
 static void step_forward(step_run *run)
 {
@@ -80,8 +92,9 @@ static void step_forward(step_run *run)
     run->released = true;
     step_moment(run, run->first, walk->head.pass[FTMEM__PASS_FORWARD], FTMEM__SEGMENT_HEAD, FTMEM__PASS_FORWARD, -1);
     step_pass(run, run->first + 1, walk->head.loss, FTMEM__SEGMENT_HEAD, FTMEM__PASS_FORWARD, -1);
-    run->level -= step_cache(walk) + run->held;
+    run->level -= step_cache(walk) + run->held + run->leaf;
     run->held = walk->head.logits_bytes;
+    run->leaf = step_leaf_input(run);
 }
 
 /* The first backward of a run makes the second cuBLAS workspace at its first matmul. */
@@ -121,17 +134,6 @@ static void step_optimizer(step_run *run)
     step_moment(run, run->first + 3, f, 0, -1, -1);
 }
 
-/* An embedding output that was made a leaf (enable_input_require_grads over frozen weights) lives as long as the loss
-   does, and its gradient with it: to the end of the step where the loop holds the outputs. So do the checkpoints'
-   arguments. */
-static int64_t step_leaf_input(const step_run *run)
-{
-    const ftmem__shape *shape = &run->walk->shape;
-    bool held = shape->job->loss == FTMEM_LOSS_HELD || shape->job->loss == FTMEM_LOSS_LOOP;
-    if (!held || !shape->require_input_grad || shape->embed_trained) return 0;
-    return 2 * step_stream_bytes(run->walk, shape->stream, FTMEM__PASS_FORWARD) + run->walk->embed.mask_bytes;
-}
-
 /* One optimizer step: its micro-batches (the second stands for all later ones), then the update. */
 static void step_once(step_run *run, int64_t states)
 {
@@ -142,16 +144,16 @@ static void step_once(step_run *run, int64_t states)
     for (micro = 0; micro < micros; micro++) {
         run->later_micro = micro > 0;
         run->both = !first_step || micro > 0;
-        run->level = base + t->workspace_bytes * (run->both ? 2 : 1) + (run->later_micro ? t->gradient_bytes : 0) + run->held;
-        before = run->level - run->held;
+        run->level = base + t->workspace_bytes * (run->both ? 2 : 1) + (run->later_micro ? t->gradient_bytes : 0) + run->held + run->leaf;
+        before = run->level - run->held - run->leaf;
         step_forward(run);
         if (first_step && micro == 0) run->step->kept_bytes = run->level - before - run->held;
         step_backward(run);
         run->both = true;
     }
-    run->level = t->resident + t->master_bytes + t->state_bytes + t->gradient_bytes + 2 * t->workspace_bytes + run->held + step_leaf_input(run);
+    run->level = t->resident + t->master_bytes + t->state_bytes + t->gradient_bytes + 2 * t->workspace_bytes + run->held + run->leaf;
     step_optimizer(run);
-    if (run->walk->shape.job->loss != FTMEM_LOSS_LOOP) run->held = 0;
+    if (run->walk->shape.job->loss != FTMEM_LOSS_LOOP) run->held = run->leaf = 0;
 }
 
 /* Evaluation under no_grad. With logits kept, two batches stand for all: the first one's logits beside the second
@@ -174,6 +176,7 @@ static void step_eval(step_run *run)
     step_moment(run, FTMEM_PHASE_EVAL, joined, 0, -1, -1);
     run->level += logits;
     run->held = logits;
+    run->leaf = 0;
     run->released = false;
     step_pass(run, FTMEM_PHASE_EVAL, walk->embed.pass[FTMEM__PASS_EVAL], FTMEM__SEGMENT_EMBED, FTMEM__PASS_EVAL, -1);
     step_blocks_forward(run, FTMEM_PHASE_EVAL, FTMEM__PASS_EVAL);
@@ -191,6 +194,15 @@ static void step_still(step_run *run, int32_t phase, int64_t level)
     step_moment(run, phase, f, 0, -1, -1);
 }
 
+/* Born in the middle block and kept: its output too, if the block above or the head keeps it. */
+static int64_t step_middle(const ftmem__walk *walk)
+{
+    int64_t layers = walk->shape.model->layers, middle = layers / 2;
+    const ftmem__kind *kind = &walk->kind[walk->of_layer[middle]];
+    bool last = middle == layers - 1;
+    return kind->born_bytes - (last && kind->in_kept && !walk->head.in_kept ? kind->in_bytes : 0);
+}
+
 static void step_flops(ftmem__step *step)
 {
     const ftmem__walk *walk = step->walk;
@@ -201,7 +213,7 @@ static void step_flops(ftmem__step *step)
         step->flops_forward += walk->kind[k].flops_forward * (double)walk->kind[k].layers;
         step->flops_backward += walk->kind[k].flops_backward * (double)walk->kind[k].layers;
     }
-    step->kept_layer_bytes = walk->kind[walk->of_layer[walk->shape.model->layers / 2]].born_bytes;
+    step->kept_layer_bytes = step_middle(walk);
 }
 
 void ftmem__step_run(ftmem__step *step)

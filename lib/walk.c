@@ -429,7 +429,8 @@ static void walk_head_forward(ftmem__walk *walk, int32_t pass, uint8_t in_dtype,
     ends->out_grad = loss.grad;
     ends->cache_bytes = walk_cache_only(tape);
     ends->kept_bytes = tape->live - ends->cache_bytes - ends->logits_bytes;
-    if (walk_alive(tape, x.store)) ends->kept_bytes -= tape->stores[x.store].bytes;
+    ends->in_kept = walk_alive(tape, x.store);
+    if (ends->in_kept) ends->kept_bytes -= tape->stores[x.store].bytes;
 }
 
 static ftmem__figure walk_loss_backward(ftmem__walk *walk, ftmem__low *low, ftmem__var loss, ftmem__var normed, const walk_probe *probe)

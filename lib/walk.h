@@ -39,7 +39,7 @@ typedef struct ftmem__ends { /* embedding or head */
     int64_t mask_bytes, held_bytes, kept_bytes, cache_bytes, logits_bytes, table_bytes;
     int64_t norm_peak; /* head: while the base model's frame is still there */
     double flops_forward, flops_backward;
-    bool out_grad;
+    bool out_grad, in_kept;
     uint8_t out_dtype;
     bool aliased; /* the stream is the embedding's own tensor, which the frame holds */
 } ftmem__ends;
