@@ -15,7 +15,7 @@
  *   - Tiers: allocated = live tensors (torch.cuda.max_memory_allocated), reserved = held by the caching allocator
  *     (max_memory_reserved), process = what the card loses (nvidia-smi).
  *   - No function allocates, prints, reads a file or the locale, or keeps state: all are reentrant, and any number
- *     of threads may call them at once on different output structs.
+ *     of threads may call them at once on different output structs. A prediction needs about 64 KiB of stack.
  *   - Enum values are append-only. Members are int32_t; an unknown value is an error, never "auto".
  */
 #ifndef FTMEM_H
@@ -202,7 +202,8 @@ enum { FTMEM_VERDICT_UNKNOWN = 0, FTMEM_FITS = 1, FTMEM_MAY_FIT = 2, FTMEM_DOES_
 enum { FTMEM_FROM_EXACT = 1, FTMEM_FROM_RULE = 2, FTMEM_FROM_CALIBRATION = 3, FTMEM_FROM_ASSUMPTION = 4 };
 
 /* Each enum above has a name table: "dtype", "family", "activation", "adapter", "optimizer", "attention", "kernel",
-   "recompute", "loss", "mask", "task", "stack", "role", "class", "phase", "verdict", "switch". */
+   "recompute", "loss", "mask", "task", "stack", "role", "class", "phase", "verdict", "switch"; "part" and "vendor" name
+   the bits of ftmem_job.freeze and the values of ftmem_gpu.vendor. */
 FTMEM_API const char *ftmem_enum_name(const char *enum_name, int32_t value); /* NULL if there is none */
 FTMEM_API ftmem_status ftmem_enum_parse(const char *enum_name, const char *text, int32_t *value, ftmem_error *error);
 
@@ -437,11 +438,11 @@ typedef struct ftmem_memory {
     int64_t trainable;        /* trained, adapters included */
     double flops_forward;     /* one micro-batch, by torch's FlopCounterMode (matmuls and attention; causal half not taken off) */
     double flops_backward;    /* recomputation included */
-    uint64_t kept_bytes;      /* kept by autograd at the end of the first forward, all */
+    uint64_t kept_bytes;      /* alive at the end of the first forward and not before it: kept by autograd; logits that the loop holds are left out */
     uint64_t kept_layer_bytes;/* of those, born in the middle block */
     uint64_t resident_bytes;  /* before the first step: weights, buffers, batch */
     uint64_t context_bytes;   /* CUDA context and libraries, in process */
-    int32_t bound_rows;       /* measured rows behind the interval of the allocated tier */
+    int32_t bound_rows;       /* measured runs behind the interval of the allocated tier for a job of this kind */
     int32_t note_count;
     ftmem_note notes[FTMEM_NOTE_CAPACITY];
 } ftmem_memory;
@@ -506,7 +507,7 @@ FTMEM_API double ftmem_handbook_estimate_bytes(double parameters, double micro_b
 
 /* ------------------------------------------------------------------------------------------------ formatting */
 
-/* "12.3 GiB" (two significant decimals, locale-free). Returns the length needed, terminator not counted. */
+/* "12.3 GiB", "0.42 GiB" (three significant digits, locale-free). Returns the length needed, terminator not counted. */
 FTMEM_API size_t ftmem_format_gib(uint64_t bytes, char *buffer, size_t capacity);
 
 /* ---------------------------------------------------------------------------------------------- initialisers */
