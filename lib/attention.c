@@ -51,15 +51,18 @@ static void attention_rotate_whole(ftmem__low *low, ftmem__var qk[2])
 {
     ftmem__tape *tape = low->tape;
     uint8_t tables = low->shape->family->tables;
-    ftmem__var wide[2], turned[2];
+    ftmem__var wide[2], turned[2], given[2];
     int32_t i, dtype = qk[0].dtype;
     for (i = 0; i < 2; i++) wide[i] = ftmem__cast(tape, qk[i], tables == FTMEM__TABLES_CAST_QK_FP32 ? FTMEM_FP32 : dtype);
     for (i = 0; i < 2; i++) turned[i] = attention_turn(low, wide[i]);
     if (tables == FTMEM__TABLES_CAST) dtype = turned[0].dtype;
-    for (i = 0; i < 2; i++) ftmem__drop(tape, qk[i]);
+    for (i = 0; i < 2; i++) given[i] = qk[i];
     for (i = 0; i < 2; i++) qk[i] = ftmem__cast(tape, turned[i], dtype);
-    for (i = 0; i < 2; i++) ftmem__drop(tape, turned[i]);
-    for (i = 0; i < 2; i++) ftmem__drop(tape, wide[i]);
+    for (i = 0; i < 2; i++) {
+        ftmem__drop(tape, turned[i]);
+        ftmem__drop(tape, wide[i]);
+        ftmem__drop(tape, given[i]); /* the caller's names are bound last */
+    }
 }
 
 static ftmem__var attention_join(ftmem__tape *tape, const ftmem__var part[2], ftmem__var whole)
@@ -137,12 +140,14 @@ void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, in
 {
     const ftmem__shape *shape = low->shape;
     bool whole = shape->family->turn == FTMEM__TURN_WHOLE && shape->rotary >= shape->d, pairs = shape->family->turn == FTMEM__TURN_PAIRS;
+    bool fused = shape->family->qkv != FTMEM__QKV_SEPARATE; /* else program_view has copied */
     int64_t width[2];
     int32_t i;
     for (i = 0; i < 2; i++) {
         width[i] = qk[i].cols;
         qk[i].cols = shape->d;
-        if (!whole && !pairs && !qk[i].joined && !qk[i].parted) attention_swap(low->tape, &qk[i], ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, qk[i]));
+        if (fused && !whole && !pairs && !qk[i].joined && !qk[i].parted)
+            attention_swap(low->tape, &qk[i], ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, qk[i]));
     }
     if (whole) attention_rotate_whole(low, qk);
     else if (pairs) attention_rotate_pairs(low, qk, locals, count);
@@ -566,7 +571,7 @@ ftmem__var ftmem__low_attend(ftmem__low *low, const ftmem__var qkv[3], ftmem__va
     call.k = ftmem__keep(tape, qkv[1]);
     call.v = ftmem__keep(tape, qkv[2]);
     grouped = kernel == FTMEM_KERNEL_FLASH && low->shape->job->repeat_kv != FTMEM_ON;
-    if (kernel != FTMEM_KERNEL_FLASH) attention_views(&call);
+    if (kernel != FTMEM_KERNEL_FLASH && low->shape->family->qkv != FTMEM__QKV_SEPARATE) attention_views(&call);
     call.query_dtype = qkv[0].dtype;
     if (kernel == FTMEM_KERNEL_EFFICIENT && low->shape->family->qkv == FTMEM__QKV_INDEXED) grouped = true; /* modeling_falcon.py calls torch's sdpa as it is */
     if (!grouped && kernel != FTMEM_KERNEL_MATH) attention_repeat(&call, kernel == FTMEM_KERNEL_EFFICIENT);

@@ -37,8 +37,11 @@ STEPS(families_falcon_two, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__KEEP, FTMEM__NOR
       FTMEM__ADD_IN_PLACE, FTMEM__KEEP, FTMEM__DROPOUT, FTMEM__ADD);
 STEPS(families_falcon_serial, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__KEEP, FTMEM__ATTENTION, FTMEM__KEEP, FTMEM__ADD, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__KEEP,
       FTMEM__MLP, FTMEM__KEEP, FTMEM__DROPOUT, FTMEM__ADD);
-/* x + attention(n) + mlp(n) (Cohere, StableLM) */
-STEPS(families_residual_first, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, FTMEM__MLP, FTMEM__DROPOUT, FTMEM__JOIN_RESIDUAL_FIRST);
+/* modeling_stablelm.py StableLmDecoderLayer: the norm's output and self_attn_output are names that live on */
+STEPS(families_stablelm, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__KEEP, FTMEM__ATTENTION, FTMEM__KEEP, FTMEM__ADD, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP,
+      FTMEM__DROPOUT, FTMEM__ADD);
+/* x + attention(n) + mlp(n) (modeling_cohere.py CohereDecoderLayer, StableLM) */
+STEPS(families_residual_first, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__KEEP, FTMEM__ATTENTION_ASIDE, FTMEM__MLP, FTMEM__DROPOUT, FTMEM__JOIN_RESIDUAL_FIRST);
 /* mlp(norm2 x) + attention(norm1 x) + x (modeling_gpt_neox.py GPTNeoXLayer) */
 STEPS(families_two_norms, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, FTMEM__RESTART, FTMEM__DROPOUT_ASIDE, FTMEM__NORM, FTMEM__MLP,
       FTMEM__DROPOUT, FTMEM__KEEP, FTMEM__ADD_BRANCH, FTMEM__ADD);
@@ -55,7 +58,7 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_MISTRAL] = {.model_type = "mistral", LLAMA_LIKE},
     [FTMEM_QWEN2] = {.model_type = "qwen2", .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = ON, .o_bias = OFF, .mlp_bias = OFF,
         .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
-    [FTMEM_QWEN3] = {.model_type = "qwen3", .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
+    [FTMEM_QWEN3] = {.model_type = "qwen3", .norm_each = true, .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
         .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_GEMMA] = {.model_type = "gemma", .block = families_sequential, .norm = FTMEM__RMS_PLUS_ONE, .activation = FTMEM_GELU_TANH, .tied = ON, .qkv_bias = OFF,
         .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .embed_scale = true,
@@ -102,17 +105,17 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, "c_fc", NULL, "c_proj", "embed_tokens", "lm_head", NULL, NULL}, .default_targets = R(Q) | R(V)},
     [FTMEM_GPT_BIGCODE] = {.model_type = "gpt_bigcode", .mask_buffer = true, GPT_LIKE, .positions = FTMEM__LEARNED, .activation = FTMEM_GELU_TANH, .qkv = FTMEM__QKV_HEADS,
         .modules = {NULL, NULL, NULL, "c_attn", "attn.c_proj", NULL, "c_fc", NULL, "mlp.c_proj", "wte", "lm_head", NULL, "wpe"}, .default_targets = R(QKV)},
-    [FTMEM_OLMO] = {.model_type = "olmo", LLAMA_LIKE, .norm = FTMEM__LAYER_NO_PARAMETERS, .tables = FTMEM__TABLES_FP32},
-    [FTMEM_OLMO2] = {.model_type = "olmo2", .block = families_post_norm, .norm = FTMEM__RMS_FP32_WEIGHT, .qk_norm_kind = FTMEM__QK_WHOLE, .tables = FTMEM__TABLES_FP32, .activation = FTMEM_SILU,
+    [FTMEM_OLMO] = {.model_type = "olmo", LLAMA_LIKE, .views_last = true, .norm = FTMEM__LAYER_NO_PARAMETERS, .tables = FTMEM__TABLES_FP32},
+    [FTMEM_OLMO2] = {.model_type = "olmo2", .norm_each = true, .views_last = true, .block = families_post_norm, .norm = FTMEM__RMS_FP32_WEIGHT, .qk_norm_kind = FTMEM__QK_WHOLE, .tables = FTMEM__TABLES_FP32, .activation = FTMEM_SILU,
         .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF,
         .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
-    [FTMEM_OLMO3] = {.model_type = "olmo3", .block = families_post_norm, .tables_by_kind = true, .norm = FTMEM__RMS_FP32_WEIGHT, .qk_norm_kind = FTMEM__QK_WHOLE, .tables = FTMEM__TABLES_FP32, .activation = FTMEM_SILU,
+    [FTMEM_OLMO3] = {.model_type = "olmo3", .norm_each = true, .views_last = true, .block = families_post_norm, .tables_by_kind = true, .norm = FTMEM__RMS_FP32_WEIGHT, .qk_norm_kind = FTMEM__QK_WHOLE, .tables = FTMEM__TABLES_FP32, .activation = FTMEM_SILU,
         .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF,
         .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_SMOLLM3] = {.model_type = "smollm3", .block = families_sequential, .activation = FTMEM_SILU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
         .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_GRANITE] = {.model_type = "granite", LLAMA_LIKE, .embed_scale = true, .scale_outside = true, .logit_scale = true},
-    [FTMEM_STABLELM] = {.model_type = "stablelm", .qk_norm_kind = FTMEM__QK_OWN_WEIGHTS, .block = families_sequential, .parallel_block = families_residual_first, .norm = FTMEM__LAYER, .turn = FTMEM__TURN_APART,
+    [FTMEM_STABLELM] = {.model_type = "stablelm", .views_last = true, .qk_norm_kind = FTMEM__QK_OWN_WEIGHTS, .block = families_stablelm, .parallel_block = families_residual_first, .norm = FTMEM__LAYER, .turn = FTMEM__TURN_APART,
         .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF,
         .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_COHERE] = {.model_type = "cohere", .qk_norm_kind = FTMEM__QK_OWN_WEIGHTS, .block = families_residual_first, .parallel_block = families_residual_first, .norm = FTMEM__LAYER_FP32, .tables = FTMEM__TABLES_CAST_QK_FP32,

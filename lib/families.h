@@ -53,6 +53,8 @@ typedef struct ftmem__family {
     uint8_t tied, qkv_bias, o_bias, mlp_bias, norm_bias, qk_norm, parallel, two_norms, head_bias;
     bool embed_scale;                    /* the embedding is multiplied (Gemma; Granite where `scaled`) */
     bool logit_scale;                    /* the logits are, where `scaled` */
+    bool norm_each;                      /* queries are normalised before keys are projected (modeling_qwen3.py, modeling_olmo2.py) */
+    bool views_last;                     /* heads are separated after all three projections (modeling_olmo.py, modeling_stablelm.py) */
     bool tables_by_kind;                 /* sliding and full blocks rotate differently (modeling_gemma3.py, modeling_olmo3.py) */
     bool scale_outside;                  /* the multiplication stands in the model's forward, not in the embedding's (modeling_granite.py) */
     bool embed_norm;                     /* and normalised (BLOOM) */

@@ -85,6 +85,40 @@ static void program_take_apart(ftmem__low *low, ftmem__var fused, const int64_t 
     }
 }
 
+static bool program_rotates(const ftmem__low *low)
+{
+    int32_t positions = low->shape->family->positions;
+    return (positions == FTMEM__ROPE || positions == FTMEM__ROPE_INTERLEAVED) && low->kind != 2 && low->shape->model->alibi != FTMEM_ON;
+}
+
+/* Heads are a view; a gradient that comes back laid out by heads is copied for the projection (aten view_backward, reshape):
+   rotated queries and keys, whose sum starts from a slice's zeros, and what a matmul or a sum over repeated heads made. */
+static void program_view(ftmem__low *low, int32_t i, ftmem__var *x)
+{
+    const ftmem__shape *shape = low->shape;
+    int32_t kernel = ftmem__low_kernel(low, x->dtype);
+    bool repeated = i > 0 && shape->kv_heads < shape->heads && (kernel == FTMEM_KERNEL_EFFICIENT || shape->job->repeat_kv == FTMEM_ON);
+    bool copied = kernel == FTMEM_KERNEL_EAGER || kernel == FTMEM_KERNEL_MATH || repeated;
+    if (i < 2 && program_rotates(low)) copied = shape->family->turn != FTMEM__TURN_PAIRS;
+    if (copied) program_replace(low->tape, x, ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, *x));
+}
+
+/* Three linears; where the norm of queries and keys stands among them, and where heads are separated, differs. */
+static void program_project_apart(ftmem__low *low, ftmem__var x, bool bias, ftmem__var qkv[3])
+{
+    static const uint8_t role[] = { FTMEM_ROLE_Q, FTMEM_ROLE_K, FTMEM_ROLE_V };
+    const ftmem__family *family = low->shape->family;
+    bool last = family->views_last;
+    int32_t i;
+    for (i = 0; i < 3; i++) {
+        qkv[i] = ftmem__low_linear(low, role[i], x, i ? low->shape->kv : low->shape->q, bias);
+        if (i == 0 && family->scaled_query) program_replace(low->tape, &qkv[0], ftmem__unary(low->tape, FTMEM__OP_SCALE, qkv[0]));
+        if (!last) program_view(low, i, &qkv[i]);
+        if (i < 2 && family->norm_each && low->shape->model->qk_norm == FTMEM_ON) qkv[i] = ftmem__low_qk_norm(low, qkv[i]);
+    }
+    for (i = 0; i < 3 && last; i++) program_view(low, i, &qkv[i]);
+}
+
 static void program_project(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ftmem__var *locals, int32_t *count)
 {
     const ftmem__shape *shape = low->shape;
@@ -92,10 +126,7 @@ static void program_project(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ft
     int64_t part[3];
     ftmem__var fused;
     if (shape->family->qkv == FTMEM__QKV_SEPARATE) {
-        qkv[0] = ftmem__low_linear(low, FTMEM_ROLE_Q, x, shape->q, bias);
-        if (shape->family->scaled_query) program_replace(low->tape, &qkv[0], ftmem__unary(low->tape, FTMEM__OP_SCALE, qkv[0]));
-        qkv[1] = ftmem__low_linear(low, FTMEM_ROLE_K, x, shape->kv, bias);
-        qkv[2] = ftmem__low_linear(low, FTMEM_ROLE_V, x, shape->kv, bias);
+        program_project_apart(low, x, bias, qkv);
         return;
     }
     fused = ftmem__low_linear(low, FTMEM_ROLE_QKV, x, shape->q + 2 * shape->kv, bias);
@@ -107,10 +138,7 @@ static void program_project(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ft
 
 static void program_rotate(ftmem__low *low, ftmem__var qkv[3], ftmem__var *locals, int32_t *count)
 {
-    int32_t positions = low->shape->family->positions;
-    if (positions != FTMEM__ROPE && positions != FTMEM__ROPE_INTERLEAVED) return;
-    if (low->kind == 2 || low->shape->model->alibi == FTMEM_ON) return;
-    ftmem__low_rotate(low, qkv, locals, count);
+    if (program_rotates(low)) ftmem__low_rotate(low, qkv, locals, count);
 }
 
 static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
@@ -120,7 +148,7 @@ static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
     int32_t count = 0;
     low->tape->part = FTMEM__PART_ATTENTION;
     program_project(low, x, qkv, locals, &count);
-    if (shape->model->qk_norm == FTMEM_ON) {
+    if (shape->model->qk_norm == FTMEM_ON && !shape->family->norm_each) {
         qkv[0] = ftmem__low_qk_norm(low, qkv[0]);
         qkv[1] = ftmem__low_qk_norm(low, qkv[1]);
     }
@@ -338,6 +366,8 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
     const ftmem__shape *shape = low->shape;
     int32_t dtype = shape->family->tables == FTMEM__TABLES_FP32 ? FTMEM_FP32 : shape->stream;
     int64_t n = shape->s * shape->rotary;
+    if (shape->family->positions <= FTMEM__ROPE_INTERLEAVED) /* modeling_llama.py LlamaModel: position_ids is an argument of every block */
+        program_argument(p, program_table(low, shape->s, 0, FTMEM_INT64, FTMEM__OP_TABLE));
     if (shape->family->turn == FTMEM__TURN_PAIRS) { /* modeling_gptj.py: sin and cos are halves of one tensor, which no rotation keeps */
         program_argument(p, program_table(low, n, shape->rotary, shape->stream, FTMEM__OP_TABLE));
         return;
