@@ -625,7 +625,8 @@ static ftmem_status config_slide(const config_source *c, int64_t window, ftmem_m
     if (config_is(c, CYCLES | QWEN_LIKE)) status = config_list(c, "layer_types", model->layers, config_kind_item, model->layer_kind, &given);
     if (status != FTMEM_OK || given) return status;
     status = config_layer_rule(c, &first, &period);
-    for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++) model->layer_kind[i] = period ? (i + 1) % period != 0 : window != 0 && i >= first;
+    for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++)
+        model->layer_kind[i] = (uint8_t)(period ? (i + 1) % period != 0 : window != 0 && i >= first);
     return status;
 }
 
