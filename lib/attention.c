@@ -334,18 +334,6 @@ static ftmem__var attention_softmax_own(ftmem__low *low, ftmem__var scores, int3
     return y;
 }
 
-/* torch.tanh(scores / cap) * cap (Gemma-2): takes over the scores. */
-static ftmem__var attention_softcap(ftmem__tape *tape, ftmem__var scores)
-{
-    ftmem__var t = ftmem__unary(tape, FTMEM__OP_SCALE, scores), y;
-    ftmem__drop(tape, scores);
-    y = ftmem__unary(tape, FTMEM__OP_TANH, t);
-    ftmem__drop(tape, t);
-    t = ftmem__unary(tape, FTMEM__OP_SCALE, y);
-    ftmem__drop(tape, y);
-    return t;
-}
-
 /* q k^T; over fp32 copies in modeling_gptj.py, which autocast casts back. */
 static ftmem__var attention_scores_of(attention_call *call, bool single)
 {
@@ -373,7 +361,7 @@ static ftmem__var attention_eager(attention_call *call)
     raw = attention_scores_of(call, single);
     scaled = ftmem__unary(tape, FTMEM__OP_SCALE, raw);
     ftmem__drop(tape, raw);
-    if (low->shape->model->attention_softcap > 0) scaled = attention_softcap(tape, scaled);
+    if (low->shape->model->attention_softcap > 0) scaled = ftmem__low_softcap(low, scaled);
     raw = ftmem__binary(tape, FTMEM__OP_ADD, scaled, mask);
     ftmem__drop(tape, scaled);
     p = low->shape->family->softmax_own_dtype ? attention_softmax_own(low, raw, call->query_dtype) : attention_softmax32(tape, raw, call->query_dtype);

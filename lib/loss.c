@@ -34,14 +34,7 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
         ftmem__drop(tape, y);
         y = t;
     }
-    if (classify || shape->model->logit_softcap <= 0) return y;
-    t = ftmem__unary(tape, FTMEM__OP_SCALE, y); /* modeling_gemma2.py: logits / cap, tanh, x cap */
-    ftmem__drop(tape, y);
-    y = ftmem__unary(tape, FTMEM__OP_TANH, t);
-    ftmem__drop(tape, t);
-    t = ftmem__unary(tape, FTMEM__OP_SCALE, y);
-    ftmem__drop(tape, y);
-    return t;
+    return classify || shape->model->logit_softcap <= 0 ? y : ftmem__low_softcap(low, y);
 }
 
 /* F.cross_entropy(logits.float(), labels): log_softmax and nll_loss over rows x classes. */

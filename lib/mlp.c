@@ -10,6 +10,18 @@ ftmem__var ftmem__low_dropout_add(ftmem__low *low, ftmem__var x, ftmem__var resi
     return y;
 }
 
+/* modeling_gemma2.py: tanh(x / cap) * cap, over attention scores and over logits. */
+ftmem__var ftmem__low_softcap(ftmem__low *low, ftmem__var x)
+{
+    ftmem__var divided = ftmem__unary(low->tape, FTMEM__OP_SCALE, x), bent, y;
+    ftmem__drop(low->tape, x);
+    bent = ftmem__unary(low->tape, FTMEM__OP_TANH, divided);
+    ftmem__drop(low->tape, divided);
+    y = ftmem__unary(low->tape, FTMEM__OP_SCALE, bent);
+    ftmem__drop(low->tape, bent);
+    return y;
+}
+
 /* transformers/activations.py NewGELUActivation, term by term. pow is on autocast's fp32 list (autocast_mode.h). */
 static ftmem__var mlp_gelu_new(ftmem__low *low, ftmem__var x)
 {

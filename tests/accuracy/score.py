@@ -14,6 +14,7 @@ import json
 import math
 import os
 import re
+import statistics
 import sys
 
 import ftmem
@@ -62,6 +63,7 @@ class Answer:
     def __init__(self, p):
         m = p.memory
         self.tiers = {t: (x.lower, x.expected, x.upper) for t in TIERS for x in [getattr(m, t)]}
+        self.bound_rows = m.bound_rows
         self.phases = {k: v.allocated for k, v in m.phases.items()}
         self.phase = step_of(m.peak.phase)
         self.parameters, self.trainable = p.parameters, p.trainable
@@ -598,7 +600,7 @@ def quantile(values, q):
 
 def summary(errors):
     size = [abs(e) for e in errors]
-    return {"rows": len(errors), "exact": sum(e == 0 for e in errors), "median": quantile(size, 0.5), "p90": quantile(size, 0.9), "p95": quantile(size, 0.95),
+    return {"rows": len(errors), "exact": sum(e == 0 for e in errors), "median": statistics.median(size), "p90": quantile(size, 0.9), "p95": quantile(size, 0.95),
             "worst_under": min(errors), "worst_over": max(errors)}
 
 
@@ -618,6 +620,7 @@ def groups(jobs):
             upper = [j.got.tiers[tier][2] / j.tiers[tier] for j in scored]
             g["coverage"] = sum(u >= 1 for u in upper) / len(upper)
             g["slack"] = sum(upper) / len(upper) - 1
+            g["bound_rows"] = sorted({j.got.bound_rows for j in scored})
         out.append(g)
     return out
 
@@ -710,9 +713,9 @@ def report(result, jobs, options, out):
     print("per source, method and tier; errors in % of the measured bytes (expected / measured - 1)\n", file=out)
     rows = []
     for g in result["groups"]:
-        figures = [*spread(g, "p90"), size(g["coverage"]), percent(g["slack"])] if g["scored"] else [""] * 7
+        figures = [*spread(g, "p90"), size(g["coverage"]), percent(g["slack"]), " ".join(map(str, g["bound_rows"]))] if g["scored"] else [""] * 8
         rows.append([g["source"], g["method"], g["tier"] or "-", g["rows"], g["not_scored"], *figures])
-    table(["source", "method", "tier", "rows", "not scored", "median", "p90", "p95", "worst under", "worst over", "upper covers", "upper slack"], rows, out)
+    table(["source", "method", "tier", "rows", "not scored", "median", "p90", "p95", "worst under", "worst over", "upper covers", "upper slack", "bound rows"], rows, out)
     if result["not_scored_by"]:
         print("\nnot scored, by input (rows):", file=out)
         for name, n in result["not_scored_by"].items():
