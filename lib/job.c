@@ -94,9 +94,6 @@ static ftmem_status job_import(const ftmem_job *job, ftmem__case *c, ftmem_error
 /* What has a place in the structs, but no meaning in this version. */
 static ftmem_status job_check_supported(const ftmem__case *c, ftmem_error *error)
 {
-    if (c->adapter.use_dora == FTMEM_ON)
-        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.use_dora", "on",
-                           "adapter.use_dora is on, but DoRA is not modelled in this version: leave it off");
     if (c->model.layers > FTMEM_MAX_LAYERS)
         return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layers", c->model.layers,
                                "model.layers is more than 512 blocks, the most that this version models");

@@ -1,4 +1,4 @@
-/* Linears: plain, quantised, adapted by LoRA, and the parameters they declare. */
+/* Linears: plain and quantised, and the parameters they declare. */
 #include "lower.h"
 
 /* bitsandbytes/functional.py quantize_4bit and QuantState: half a byte an element; fp32 maxima of blocks of 64, or
@@ -47,9 +47,24 @@ ftmem__var ftmem__low_parameter(ftmem__low *low, int32_t role, int64_t n, int64_
     return linear_parameter(low, role, n, cols < n ? n / cols : 0, low->shape->dtype, trained, true);
 }
 
+ftmem__var ftmem__low_matrix(ftmem__low *low, int32_t role, int64_t rows, int64_t cols)
+{
+    return linear_parameter(low, role, rows * cols, rows, low->shape->lora_dtype, true, false);
+}
+
+ftmem__var ftmem__low_vector(ftmem__low *low, int32_t role, int64_t n)
+{
+    return linear_parameter(low, role, n, 0, low->shape->lora_dtype, true, false);
+}
+
 ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t cols)
 {
     return linear_parameter(low, role, n, n / cols, low->shape->dtype, true, false);
+}
+
+static bool linear_quantizes(const ftmem__shape *shape, int32_t role)
+{
+    return (shape->qlora || shape->lora8) && role <= FTMEM_ROLE_DOWN && !shape->family->never_quantized;
 }
 
 static void linear_quantized(ftmem__low *low, int32_t role, int64_t in, int64_t out)
@@ -145,10 +160,26 @@ static ftmem__var linear_apart(ftmem__low *low, ftmem__var x, ftmem__var w, cons
     return sum;
 }
 
+/* peft/utils/integrations.py dequantize_module_weight: the weight itself (-1), bitsandbytes' dequantised 4-bit weight, or its
+   int8 weight times scales times 1/127 in fp32 (backends/default/ops.py). */
+int16_t ftmem__low_dequantized(ftmem__low *low, int32_t role, int64_t in, int64_t out, int32_t *dtype)
+{
+    const ftmem__shape *shape = low->shape;
+    int16_t scaled, whole;
+    *dtype = shape->dtype;
+    if (!linear_quantizes(shape, role)) return -1;
+    *dtype = shape->qlora ? shape->compute : FTMEM_FP32;
+    scaled = ftmem__alloc(low->tape, FTMEM__OP_DEQUANTIZE, in * out, in, *dtype, low->tape->birth);
+    if (shape->qlora) return scaled;
+    whole = ftmem__alloc(low->tape, FTMEM__OP_DEQUANTIZE, in * out, in, *dtype, low->tape->birth);
+    ftmem__release(low->tape, scaled);
+    return whole;
+}
+
 static ftmem__var linear_base(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias)
 {
     const ftmem__shape *shape = low->shape;
-    bool quantized = (shape->qlora || shape->lora8) && role <= FTMEM_ROLE_DOWN && !shape->family->never_quantized;
+    bool quantized = linear_quantizes(shape, role);
     ftmem__var w, b;
     if (quantized) linear_quantized(low, role, x.cols, out);
     else w = linear_parameter(low, role, x.cols * out, out, shape->dtype, low->trained, true);
@@ -159,53 +190,9 @@ static ftmem__var linear_base(ftmem__low *low, int32_t role, ftmem__var x, int64
     return shape->qlora ? linear_4bit(low, x, out) : linear_8bit(low, x, out);
 }
 
-/* peft/tuners/lora/layer.py Linear.forward and lora/bnb.py Linear4bit.forward, Linear8bitLt.forward. */
-static ftmem__var linear_lora(ftmem__low *low, int32_t role, ftmem__var x, ftmem__var base, int64_t out)
-{
-    const ftmem__shape *shape = low->shape;
-    ftmem__tape *tape = low->tape;
-    bool quantized = (shape->qlora || shape->lora8) && !shape->family->never_quantized;
-    int64_t r = shape->adapter->rank;
-    int32_t result_dtype = base.dtype;
-    ftmem__var a = linear_parameter(low, role, r * x.cols, r, shape->lora_dtype, true, false);
-    ftmem__var b = linear_parameter(low, role, out * r, out, shape->lora_dtype, true, false);
-    ftmem__var in, dropped, low_rank, up, scaled, sum, result;
-    in = quantized && shape->autocast ? ftmem__keep(tape, x) : ftmem__cast(tape, x, shape->lora_dtype);
-    dropped = ftmem__low_dropout(low, ftmem__keep(tape, in), shape->adapter->dropout);
-    low_rank = ftmem__low_plain_linear(low, dropped, a, NULL, r);
-    ftmem__drop(tape, dropped);
-    up = ftmem__low_plain_linear(low, low_rank, b, NULL, out);
-    ftmem__drop(tape, low_rank);
-    scaled = ftmem__unary(tape, FTMEM__OP_SCALE, up);
-    ftmem__drop(tape, up);
-    if (quantized && !shape->autocast) {
-        ftmem__var cast = ftmem__cast(tape, scaled, result_dtype);
-        ftmem__drop(tape, scaled);
-        scaled = cast;
-    }
-    sum = ftmem__binary(tape, FTMEM__OP_ADD, base, scaled);
-    if (quantized) {
-        ftmem__drop(tape, base);
-        ftmem__drop(tape, scaled);
-        ftmem__drop(tape, in);
-        return sum;
-    }
-    ftmem__drop(tape, scaled);
-    ftmem__drop(tape, base);
-    result = ftmem__cast(tape, sum, result_dtype);
-    ftmem__drop(tape, sum);
-    ftmem__drop(tape, in);
-    return result;
-}
-
 ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias)
 {
     ftmem__var base = linear_base(low, role, x, out, bias);
     if (!low->adapted || !(low->shape->adapter->targets >> role & 1u)) return base;
-    if (low->shape->qlora && !low->shape->family->never_quantized) { /* bnb.py clones the 4-bit result defensively */
-        ftmem__var copy = ftmem__unary(low->tape, FTMEM__OP_CLONE, base);
-        ftmem__drop(low->tape, base);
-        base = copy;
-    }
-    return linear_lora(low, role, x, base, out);
+    return ftmem__low_adapt(low, role, x, base, out, bias);
 }

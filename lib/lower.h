@@ -102,6 +102,12 @@ ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_
 ftmem__var ftmem__low_parameter(ftmem__low *low, int32_t role, int64_t n, int64_t cols, bool trained); /* a norm's vector, an embedding */
 ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t cols);                    /* PEFT's modules_to_save: a trained copy */
 ftmem__var ftmem__low_plain_linear(ftmem__low *low, ftmem__var x, ftmem__var w, const ftmem__var *bias, int64_t out); /* F.linear, autocast honoured */
+ftmem__var ftmem__low_matrix(ftmem__low *low, int32_t role, int64_t rows, int64_t cols);                              /* an adapter's */
+ftmem__var ftmem__low_vector(ftmem__low *low, int32_t role, int64_t n);
+int16_t ftmem__low_dequantized(ftmem__low *low, int32_t role, int64_t in, int64_t out,
+                               int32_t *dtype); /* peft's dequantize_module_weight: -1: the weight itself */
+/* adapter.c */
+ftmem__var ftmem__low_adapt(ftmem__low *low, int32_t role, ftmem__var x, ftmem__var base, int64_t out, bool bias); /* takes over base */
 /* norm.c */
 ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width); /* the family's norm over the last `width` */
 ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x);

@@ -121,9 +121,6 @@ static void what_is_not_modelled_is_unsupported(void **state)
     fixture f;
     begin(&f)->model.layers = FTMEM_MAX_LAYERS + 1;
     assert_fails(&f, FTMEM_E_UNSUPPORTED, "model.layers");
-    begin(&f)->adapter.kind = FTMEM_ADAPTER_LORA;
-    f.adapter.use_dora = FTMEM_ON;
-    assert_fails(&f, FTMEM_E_UNSUPPORTED, "adapter.use_dora");
 }
 
 /* ------------------------------------------------------------------------------------------------- defaults */

@@ -1,0 +1,204 @@
+/* Adapters: what PEFT's layers do over a linear. */
+#include "lower.h"
+
+static bool adapter_quantized(const ftmem__shape *shape)
+{
+    return (shape->qlora || shape->lora8) && !shape->family->never_quantized;
+}
+
+/* lora_B(lora_A(x)); x stays the caller's. */
+static ftmem__var adapter_low_rank(ftmem__low *low, ftmem__var x, ftmem__var a, ftmem__var b, int64_t out)
+{
+    ftmem__var middle = ftmem__low_plain_linear(low, x, a, NULL, a.n / a.cols), up;
+    up = ftmem__low_plain_linear(low, middle, b, NULL, out);
+    ftmem__drop(low->tape, middle);
+    return up;
+}
+
+/* -------------------------------------------------------------------------------------------------------- DoRA */
+
+/* peft/tuners/lora/dora.py get_lora_weight: B(A(identity)), whose graph nobody asks for, but which a recording tape
+   keeps until the frame returns; then the weight that goes with it. */
+typedef struct adapter_weight {
+    int16_t eye, middle, lora, base; /* -1: not there */
+} adapter_weight;
+
+static int16_t adapter_temporary(ftmem__low *low, int64_t rows, int64_t cols, int32_t dtype)
+{
+    return ftmem__alloc(low->tape, FTMEM__OP_DORA, rows * cols, cols, dtype, low->tape->birth);
+}
+
+/* Replaces a temporary by its cast. */
+static int16_t adapter_recast(ftmem__low *low, int16_t from, int32_t from_dtype, int64_t rows, int64_t cols, int32_t dtype)
+{
+    int16_t cast;
+    if (from_dtype == dtype) return from;
+    cast = adapter_temporary(low, rows, cols, dtype);
+    ftmem__release(low->tape, from);
+    return cast;
+}
+
+static adapter_weight adapter_dora_lora(ftmem__low *low, int64_t in, int64_t rank, int64_t out, int32_t dtype)
+{
+    ftmem__tape *tape = low->tape;
+    int32_t stored = low->shape->lora_dtype, compute = low->shape->autocast ? low->shape->autocast : stored;
+    bool kept = tape->mode >= FTMEM__RECORD;
+    adapter_weight w = { -1, -1, -1, -1 };
+    int16_t eye = adapter_temporary(low, in, in, stored);
+    w.eye = compute == stored ? eye : adapter_temporary(low, in, in, compute);
+    w.middle = adapter_temporary(low, in, rank, compute);
+    if (!kept && w.eye != eye) ftmem__release(tape, w.eye);
+    w.lora = adapter_temporary(low, in, out, compute);
+    if (!tape->stopped) tape->flops += 2.0 * (double)in * (double)rank * (double)(in + out);
+    if (!kept) ftmem__release(tape, w.middle);
+    if (!kept || w.eye != eye) ftmem__release(tape, eye);
+    if (!kept) w.eye = w.middle = -1;
+    w.lora = adapter_recast(low, w.lora, compute, out, in, dtype);
+    return w;
+}
+
+static void adapter_weight_drop(ftmem__low *low, const adapter_weight *w)
+{
+    ftmem__release(low->tape, w->middle);
+    ftmem__release(low->tape, w->eye);
+    ftmem__release(low->tape, w->lora);
+    ftmem__release(low->tape, w->base);
+}
+
+/* dora.py get_weight_norm: the rows' norms of weight + scaling * B A, without gradient. */
+static ftmem__var adapter_dora_norm(ftmem__low *low, int64_t in, int64_t out, int32_t dtype)
+{
+    ftmem__var norm = ftmem__constant(out, out, dtype);
+    int16_t scaled = adapter_temporary(low, out, in, dtype), sum = adapter_temporary(low, out, in, dtype);
+    ftmem__release(low->tape, scaled);
+    norm.store = ftmem__alloc(low->tape, FTMEM__OP_DORA, out, out, dtype, low->tape->birth);
+    ftmem__release(low->tape, sum);
+    return norm;
+}
+
+/* (scale - 1) * base + scale * lora * scaling */
+static ftmem__var adapter_dora_sum(ftmem__low *low, ftmem__var scale, ftmem__var base, ftmem__var lora)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var less = ftmem__unary(tape, FTMEM__OP_SHIFT, scale), first, second, scaled, sum;
+    first = ftmem__binary(tape, FTMEM__OP_MUL, less, base);
+    second = ftmem__binary(tape, FTMEM__OP_MUL, scale, lora);
+    scaled = ftmem__unary(tape, FTMEM__OP_SCALE, second);
+    ftmem__drop(tape, second);
+    sum = ftmem__binary(tape, FTMEM__OP_ADD, first, scaled);
+    ftmem__drop(tape, scaled);
+    ftmem__drop(tape, first);
+    ftmem__drop(tape, less);
+    return sum;
+}
+
+/* dora.py DoraLinearLayer.forward: the base result, less its bias, is used again; with dropout it is made anew from the
+   weight in x's dtype. */
+static ftmem__var adapter_dora_forward(ftmem__low *low, int32_t role, ftmem__var x, ftmem__var base, const ftmem__var ab[2], bool again, bool bias)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t out = base.cols;
+    int32_t dtype = x.dtype, stored;
+    ftmem__var a = ab[0], b = ab[1], magnitude = ftmem__low_vector(low, role, out), norm, scale, lora, y;
+    ftmem__var a16 = ftmem__cast_weight(tape, a, low->shape->autocast ? low->shape->autocast : a.dtype);
+    ftmem__var b16 = ftmem__cast_weight(tape, b, low->shape->autocast ? low->shape->autocast : b.dtype);
+    adapter_weight w = adapter_dora_lora(low, x.cols, a.n / a.cols, out, dtype);
+    w.base = ftmem__low_dequantized(low, role, x.cols, out, &stored);
+    w.base = w.base < 0 && stored == dtype ? -1 : adapter_recast(low, w.base, stored, out, x.cols, dtype);
+    norm = adapter_dora_norm(low, x.cols, out, dtype);
+    scale = ftmem__binary(tape, FTMEM__OP_MUL, magnitude, norm); /* divided, which keeps the same */
+    lora = adapter_low_rank(low, x, a16, b16, out);
+    base = ftmem__keep(tape, base);
+    if (again) {
+        ftmem__var weight = ftmem__constant(x.cols * out, x.cols, dtype);
+        ftmem__drop(tape, base);
+        weight.store = w.base;
+        base = ftmem__low_plain_linear(low, x, weight, NULL, out);
+    } else if (bias) {
+        ftmem__var plain = ftmem__binary(tape, FTMEM__OP_SUB, base, ftmem__constant(out, out, low->shape->dtype));
+        ftmem__drop(tape, base);
+        base = plain;
+    }
+    y = adapter_dora_sum(low, scale, base, lora);
+    adapter_weight_drop(low, &w);
+    ftmem__drop(tape, base);
+    ftmem__drop(tape, lora);
+    ftmem__drop(tape, scale);
+    ftmem__drop(tape, norm);
+    ftmem__drop(tape, b16);
+    ftmem__drop(tape, a16);
+    return y;
+}
+
+/* -------------------------------------------------------------------------------------------------------- LoRA */
+
+/* LoraLayer.forward of a variant: the whole sum is cast back. */
+static ftmem__var adapter_dora(ftmem__low *low, int32_t role, ftmem__var x, ftmem__var base, const ftmem__var ab[2], bool bias)
+{
+    ftmem__tape *tape = low->tape;
+    bool again = low->training && low->shape->adapter->dropout > 0;
+    ftmem__var dropped = ftmem__low_dropout(low, ftmem__keep(tape, x), low->shape->adapter->dropout), delta, sum;
+    delta = adapter_dora_forward(low, role, dropped, base, ab, again, bias);
+    sum = ftmem__binary(tape, FTMEM__OP_ADD, base, delta);
+    ftmem__drop(tape, delta);
+    ftmem__drop(tape, dropped);
+    return sum;
+}
+
+/* lora_B(lora_A(dropout(x))) * scaling */
+static ftmem__var adapter_lora_delta(ftmem__low *low, ftmem__var x, const ftmem__var ab[2], int64_t out)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var dropped = ftmem__low_dropout(low, ftmem__keep(tape, x), low->shape->adapter->dropout), middle, up, scaled;
+    middle = ftmem__low_plain_linear(low, dropped, ab[0], NULL, ab[0].n / ab[0].cols);
+    ftmem__drop(tape, dropped);
+    up = ftmem__low_plain_linear(low, middle, ab[1], NULL, out);
+    ftmem__drop(tape, middle);
+    scaled = ftmem__unary(tape, FTMEM__OP_SCALE, up);
+    ftmem__drop(tape, up);
+    return scaled;
+}
+
+static ftmem__var adapter_cast(ftmem__tape *tape, ftmem__var x, int32_t dtype)
+{
+    ftmem__var cast = ftmem__cast(tape, x, dtype);
+    ftmem__drop(tape, x);
+    return cast;
+}
+
+/* peft/tuners/lora/layer.py Linear.forward; lora/bnb.py Linear4bit.forward and Linear8bitLt.forward, which leave x and the
+   result as they are under autocast and cast what is added, not the sum. */
+static ftmem__var adapter_lora(ftmem__low *low, int32_t role, ftmem__var x, ftmem__var base, int64_t out, bool bias)
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__tape *tape = low->tape;
+    bool quantized = adapter_quantized(shape), converted = !(quantized && shape->autocast), dora = shape->adapter->use_dora == FTMEM_ON;
+    int64_t r = shape->adapter->rank;
+    int32_t dtype = base.dtype;
+    ftmem__var ab[2], in = converted ? ftmem__cast(tape, x, shape->lora_dtype) : ftmem__keep(tape, x), delta, sum;
+    ab[0] = ftmem__low_matrix(low, role, r, x.cols);
+    ab[1] = ftmem__low_matrix(low, role, out, r);
+    if (dora) {
+        sum = adapter_dora(low, role, in, base, ab, bias);
+    } else {
+        delta = adapter_lora_delta(low, in, ab, out);
+        if (quantized && converted) delta = adapter_cast(tape, delta, dtype);
+        sum = ftmem__binary(tape, FTMEM__OP_ADD, base, delta);
+        ftmem__drop(tape, delta);
+    }
+    ftmem__drop(tape, base);
+    if (converted && (dora || !quantized)) sum = adapter_cast(tape, sum, dtype);
+    ftmem__drop(tape, in);
+    return sum;
+}
+
+ftmem__var ftmem__low_adapt(ftmem__low *low, int32_t role, ftmem__var x, ftmem__var base, int64_t out, bool bias)
+{
+    const ftmem__shape *shape = low->shape;
+    if (shape->qlora && adapter_quantized(shape)) { /* bnb.py clones the 4-bit result defensively */
+        ftmem__var copy = ftmem__unary(low->tape, FTMEM__OP_CLONE, base);
+        ftmem__drop(low->tape, base);
+        base = copy;
+    }
+    return adapter_lora(low, role, x, base, out, bias);
+}
