@@ -64,15 +64,25 @@ static int64_t step_cache(const ftmem__walk *walk)
     return sum;
 }
 
+/* What nodes hold as attributes goes with the graph, not with backward. */
+static int64_t step_attributes(const ftmem__walk *walk)
+{
+    int64_t sum = 0;
+    int32_t k;
+    for (k = 0; k < walk->kinds; k++) sum += walk->kind[k].attribute_bytes * walk->kind[k].layers;
+    return sum;
+}
+
 /* An embedding output that was made a leaf (enable_input_require_grads over frozen weights) lives as long as the loss
    does, and its gradient with it: to the end of the step where the loop holds the outputs. So do the checkpoints'
-   arguments. */
+   arguments, and attributes. */
 static int64_t step_leaf_input(const step_run *run)
 {
     const ftmem__shape *shape = &run->walk->shape;
     bool held = shape->job->loss == FTMEM_LOSS_HELD || shape->job->loss == FTMEM_LOSS_LOOP;
-    if (!held || !shape->require_input_grad || shape->embed_trained) return 0;
-    return 2 * step_stream_bytes(run->walk, shape->stream, FTMEM__PASS_FORWARD) + run->walk->embed.mask_bytes;
+    int64_t attributes = held ? step_attributes(run->walk) : 0;
+    if (!held || !shape->require_input_grad || shape->embed_trained) return attributes;
+    return attributes + 2 * step_stream_bytes(run->walk, shape->stream, FTMEM__PASS_FORWARD) + run->walk->embed.mask_bytes;
 }
 
 /* Forward and loss of one micro-batch. */

@@ -267,7 +267,7 @@ def read_oracle(job, configs, options):
         f["kbit_fp32"] = on(r["kbit_fp32"])
     if f["method"] == "qlora":
         f["double_quant"] = on(r["double_quant"])
-    if not on(r["adapter_fp32"]) and f["method"] == "lora":
+    if not on(r["adapter_fp32"]) and f["method"] in ("lora", "qlora"):  # PEFT takes the dtype of the base, which int8 has none of
         f["adapter_dtype"] = f["dtype"]
     if r.get("modules_to_save"):
         f["modules_to_save"] = r["modules_to_save"].split(",")
