@@ -35,21 +35,6 @@ typedef struct config_source {
     ftmem_error *error;
 } config_source;
 
-#define OF(family) (UINT32_C(1) << FTMEM_##family)
-#define EVERY UINT32_MAX
-#define GPT2_LIKE (OF(GPT2) | OF(GPTJ) | OF(GPT_BIGCODE))
-#define GEMMA_LIKE (OF(GEMMA) | OF(GEMMA2) | OF(GEMMA3))
-#define OLMO_LIKE (OF(OLMO) | OF(OLMO2) | OF(OLMO3))
-#define COHERE_LIKE (OF(COHERE) | OF(COHERE2))
-#define QWEN_LIKE (OF(QWEN2) | OF(QWEN3))
-#define NO_ROTATION (OF(GPT2) | OF(GPT_BIGCODE) | OF(OPT) | OF(BLOOM) | OF(MPT))
-#define PART_ROTATION (OF(PHI) | OF(PHI3) | OF(STABLELM) | OF(GPT_NEOX) | OF(GPTJ))
-#define CYCLES (OF(GEMMA2) | OF(GEMMA3) | OF(OLMO3) | OF(COHERE2))
-#define LLAMA_LIKE \
-    (OF(LLAMA) | OF(MISTRAL) | QWEN_LIKE | GEMMA_LIKE | OF(PHI) | OF(PHI3) | OF(STARCODER2) | OLMO_LIKE | OF(SMOLLM3) | OF(GRANITE) | OF(STABLELM) | \
-     COHERE_LIKE)
-#define ONE_BIAS_KEY (OF(LLAMA) | OF(QWEN3) | GEMMA_LIKE | OLMO_LIKE | OF(SMOLLM3) | OF(GRANITE) | COHERE_LIKE)
-
 /* How a value is read. Those with OR_NULL take null as "derive it", and leave 0. */
 typedef enum config_read {
     CONFIG_WIDTH,
@@ -64,7 +49,10 @@ typedef enum config_read {
     CONFIG_CAP,  /* a soft cap; null: none */
     CONFIG_ACTIVATION,
     CONFIG_FLAG,
-    CONFIG_ON /* no key: the family is so */
+    CONFIG_VALUE, /* no key: the family is so */
+    CONFIG_REFUSE_FALSY,
+    CONFIG_REFUSE_TRUE,
+    CONFIG_REFUSE_ONE
 } config_read;
 
 static const struct {
@@ -78,123 +66,67 @@ static const struct {
 };
 
 typedef struct config_rule {
-    uint32_t families;
-    const char *key;
+    const char *key; /* NULL: end of the group */
+    const char *why; /* of a refusal */
     uint16_t member;
-    uint8_t read;
+    uint8_t read, value;
 } config_rule;
 
+/* What is arithmetic and not a key, by family. */
+enum {
+    CONFIG_HEADS_DIVIDE = 1,   /* heads must divide hidden even when head_dim is given */
+    CONFIG_ROTATES_NOT = 2,    /* positions are learned or a bias */
+    CONFIG_ROTATES_PART = 4,   /* a fraction of each head may rotate */
+    CONFIG_WINDOW = 8,         /* sliding_window counts */
+    CONFIG_WINDOW_SWITCH = 16, /* ... where use_sliding_window is true */
+    CONFIG_WINDOW_FROM = 32,   /* ... from max_window_layers on, or as layer_types says */
+    CONFIG_CYCLES = 64,        /* of so many layers the last one is full, or as layer_types says */
+    CONFIG_CYCLE_KEY = 128     /* sliding_window_pattern says how many */
+};
+
+typedef struct config_family {
+    const config_rule *groups[12];
+    uint32_t traits;
+} config_family;
+
 #define TO(member) (uint16_t) offsetof(ftmem_model, member)
-
-static const config_rule config_rules[] = {
-    { EVERY & ~(GPT2_LIKE | OF(MPT)), "hidden_size", TO(hidden), CONFIG_WIDTH },
-    { GPT2_LIKE, "n_embd", TO(hidden), CONFIG_WIDTH },
-    { OF(MPT), "d_model", TO(hidden), CONFIG_WIDTH },
-    { LLAMA_LIKE | OF(GPT_NEOX), "intermediate_size", TO(ffn), CONFIG_FFN },
-    { GPT2_LIKE, "n_inner", TO(ffn), CONFIG_FFN_OR_NULL },
-    { OF(OPT), "ffn_dim", TO(ffn), CONFIG_FFN },
-    { OF(FALCON), "ffn_hidden_size", TO(ffn), CONFIG_FFN_OR_NULL },
-    { EVERY & ~(GPT2_LIKE | OF(MPT) | OF(BLOOM)), "num_hidden_layers", TO(layers), CONFIG_LAYERS },
-    { GPT2_LIKE | OF(BLOOM), "n_layer", TO(layers), CONFIG_LAYERS },
-    { OF(MPT), "n_layers", TO(layers), CONFIG_LAYERS },
-    { EVERY & ~(GPT2_LIKE | OF(MPT) | OF(BLOOM)), "num_attention_heads", TO(heads), CONFIG_HEADS },
-    { GPT2_LIKE | OF(BLOOM), "n_head", TO(heads), CONFIG_HEADS },
-    { OF(MPT), "n_heads", TO(heads), CONFIG_HEADS },
-    { LLAMA_LIKE, "num_key_value_heads", TO(kv_heads), CONFIG_HEADS_OR_NULL },
-    { LLAMA_LIKE & ~OF(STABLELM), "head_dim", TO(head_dim), CONFIG_HEADS_OR_NULL },
-    { EVERY, "vocab_size", TO(vocab), CONFIG_VOCAB },
-    { LLAMA_LIKE | OF(GPT_NEOX) | OF(OPT) | OF(FALCON), "max_position_embeddings", TO(max_positions), CONFIG_POSITIONS },
-    { GPT2_LIKE, "n_positions", TO(max_positions), CONFIG_POSITIONS },
-    { OF(MPT), "max_seq_len", TO(max_positions), CONFIG_POSITIONS },
-
-    { LLAMA_LIKE | OF(GPT_NEOX) | OF(OPT) | OF(BLOOM), "attention_dropout", TO(attention_dropout), CONFIG_RATE },
-    { GPT2_LIKE, "attn_pdrop", TO(attention_dropout), CONFIG_RATE },
-    { OF(MPT), "attn_config.attn_pdrop", TO(attention_dropout), CONFIG_RATE },
-    { OF(GPT_NEOX) | OF(BLOOM) | OF(FALCON) | OF(STABLELM), "hidden_dropout", TO(hidden_dropout), CONFIG_RATE },
-    { GPT2_LIKE | OF(PHI) | OF(PHI3), "resid_pdrop", TO(hidden_dropout), CONFIG_RATE },
-    { OF(STARCODER2), "residual_dropout", TO(hidden_dropout), CONFIG_RATE },
-    { OF(OPT), "dropout", TO(hidden_dropout), CONFIG_RATE },
-    { OF(MPT), "attn_config.attn_pdrop", TO(hidden_dropout), CONFIG_RATE }, /* one rate for all three places */
-    { GPT2_LIKE | OF(PHI), "embd_pdrop", TO(embed_dropout), CONFIG_RATE },
-    { OF(STARCODER2), "embedding_dropout", TO(embed_dropout), CONFIG_RATE },
-    { OF(GPT_NEOX), "hidden_dropout", TO(embed_dropout), CONFIG_RATE },
-    { OF(GEMMA2) | OF(GEMMA3), "attn_logit_softcapping", TO(attention_softcap), CONFIG_CAP },
-    { OF(GEMMA2) | OF(GEMMA3), "final_logit_softcapping", TO(logit_softcap), CONFIG_CAP },
-
-    { (LLAMA_LIKE | OF(GPT_NEOX)) & ~(OF(GEMMA2) | OF(GEMMA3)), "hidden_act", TO(activation), CONFIG_ACTIVATION },
-    { OF(GEMMA2) | OF(GEMMA3), "hidden_activation", TO(activation), CONFIG_ACTIVATION },
-    { GPT2_LIKE | OF(OPT), "activation_function", TO(activation), CONFIG_ACTIVATION },
-    { OF(FALCON), "activation", TO(activation), CONFIG_ACTIVATION },
-
-    { EVERY, "tie_word_embeddings", TO(tied), CONFIG_FLAG },
-    { ONE_BIAS_KEY | OF(GPT_NEOX), "attention_bias", TO(qkv_bias), CONFIG_FLAG },
-    { OF(STARCODER2), "use_bias", TO(qkv_bias), CONFIG_FLAG },
-    { OF(OPT), "enable_bias", TO(qkv_bias), CONFIG_FLAG },
-    { OF(FALCON), "bias", TO(qkv_bias), CONFIG_FLAG },
-    { OF(STABLELM), "use_qkv_bias", TO(qkv_bias), CONFIG_FLAG },
-    { OF(QWEN2) | OF(PHI) | OF(GPT2) | OF(GPT_BIGCODE) | OF(BLOOM), "", TO(qkv_bias), CONFIG_ON },
-    { ONE_BIAS_KEY | OF(GPT_NEOX), "attention_bias", TO(o_bias), CONFIG_FLAG },
-    { OF(STARCODER2), "use_bias", TO(o_bias), CONFIG_FLAG },
-    { OF(OPT), "enable_bias", TO(o_bias), CONFIG_FLAG },
-    { OF(FALCON), "bias", TO(o_bias), CONFIG_FLAG },
-    { OF(PHI) | OF(GPT2) | OF(GPT_BIGCODE) | OF(BLOOM), "", TO(o_bias), CONFIG_ON },
-    { OF(LLAMA) | OF(SMOLLM3) | OF(GRANITE), "mlp_bias", TO(mlp_bias), CONFIG_FLAG },
-    { OF(STARCODER2), "use_bias", TO(mlp_bias), CONFIG_FLAG },
-    { OF(OPT), "enable_bias", TO(mlp_bias), CONFIG_FLAG },
-    { OF(FALCON), "bias", TO(mlp_bias), CONFIG_FLAG },
-    { OF(PHI) | GPT2_LIKE | OF(GPT_NEOX) | OF(BLOOM), "", TO(mlp_bias), CONFIG_ON },
-    { OF(PHI) | GPT2_LIKE | OF(GPT_NEOX) | OF(OPT) | OF(BLOOM) | OF(FALCON) | OF(STARCODER2) | OF(STABLELM), "", TO(norm_bias), CONFIG_ON },
-    { OF(QWEN3) | OF(GEMMA3) | OF(OLMO2) | OF(OLMO3), "", TO(qk_norm), CONFIG_ON },
-    { OF(PHI) | OF(STABLELM), "qk_layernorm", TO(qk_norm), CONFIG_FLAG },
-    { OF(COHERE), "use_qk_norm", TO(qk_norm), CONFIG_FLAG },
-    { OF(GPT_NEOX) | OF(STABLELM), "use_parallel_residual", TO(parallel), CONFIG_FLAG },
-    { OF(FALCON), "parallel_attn", TO(parallel), CONFIG_FLAG },
-    { OF(PHI) | OF(GPTJ) | COHERE_LIKE, "", TO(parallel), CONFIG_ON },
-    { OF(PHI) | OF(GPTJ), "", TO(head_bias), CONFIG_ON },
-    { OF(GRANITE) | COHERE_LIKE, "", TO(scaled), CONFIG_ON }, /* a multiplier of 1 is multiplied by all the same */
-    { OF(BLOOM) | OF(MPT), "", TO(alibi), CONFIG_ON },
-    { OF(FALCON), "alibi", TO(alibi), CONFIG_FLAG },
-};
-
-/* Options that change memory and are not modelled. Harmless values: null, false and 0, or what `harmless` says. */
-typedef enum config_harmless { CONFIG_FALSY, CONFIG_TRUE, CONFIG_ONE } config_harmless;
-typedef struct config_refusal {
-    uint32_t families;
-    const char *key;
-    uint8_t harmless;
-    const char *why;
-} config_refusal;
-
-static const config_refusal config_refusals[] = {
-    { EVERY, "num_experts", CONFIG_FALSY, "mixtures of experts are not modelled" },
-    { EVERY, "num_local_experts", CONFIG_FALSY, "mixtures of experts are not modelled" },
-    { EVERY, "n_routed_experts", CONFIG_FALSY, "mixtures of experts are not modelled" },
-    { EVERY, "moe_num_experts", CONFIG_FALSY, "mixtures of experts are not modelled" },
-    { EVERY, "is_encoder_decoder", CONFIG_FALSY, "encoder-decoders are not modelled" },
-    { EVERY, "add_cross_attention", CONFIG_FALSY, "cross-attention is not modelled" },
-    { EVERY, "output_hidden_states", CONFIG_FALSY, "keeping all hidden states is not modelled" },
-    { EVERY, "output_attentions", CONFIG_FALSY, "keeping attention weights is not modelled" },
-    { EVERY, "use_bidirectional_attention", CONFIG_FALSY, "only causal attention is modelled" },
-    { EVERY & ~PART_ROTATION, "partial_rotary_factor", CONFIG_ONE, "transformers rotates whole heads in this family" },
-    { EVERY & ~PART_ROTATION, "rope_scaling.partial_rotary_factor", CONFIG_ONE, "transformers rotates whole heads in this family" },
-    { EVERY & ~PART_ROTATION, "rope_parameters.partial_rotary_factor", CONFIG_ONE, "transformers rotates whole heads in this family" },
-    { OF(GPT2), "reorder_and_upcast_attn", CONFIG_FALSY, "attention in fp32 is not modelled" },
-    { OF(OPT), "do_layer_norm_before", CONFIG_TRUE, "norms after each branch (OPT-350M) are not modelled" },
-    { OF(OPT), "_remove_final_layer_norm", CONFIG_FALSY, "a decoder without its final norm is not modelled" },
-    { OF(OPT), "layer_norm_elementwise_affine", CONFIG_TRUE, "norms without weights (Galactica) are not modelled" },
-    { OF(OPT), "layerdrop", CONFIG_FALSY, "leaving out layers at random is not modelled" },
-    { OF(BLOOM), "apply_residual_connection_post_layernorm", CONFIG_FALSY, "a residual stream taken after the norm is not modelled" },
-    { OF(BLOOM), "slow_but_exact", CONFIG_FALSY, "Megatron's order of summation is not modelled" },
-    { OF(MPT), "attn_config.clip_qkv", CONFIG_FALSY, "clipped queries, keys and values are not modelled" },
-    { OF(OLMO), "clip_qkv", CONFIG_FALSY, "clipped queries, keys and values are not modelled" },
-    { OF(FALCON), "attention_dropout", CONFIG_FALSY, "Falcon applies it in some paths only; not modelled" },
-};
+#define KEY(key, member, read) \
+    { \
+        key, NULL, TO(member), CONFIG_##read, 0 \
+    }
+#define IS(member, value) \
+    { \
+        "", NULL, TO(member), CONFIG_VALUE, value \
+    }
+#define REFUSE(key, harmless, why) \
+    { \
+        key, why, 0, CONFIG_REFUSE_##harmless, 0 \
+    }
+#define LAST \
+    { \
+        NULL, NULL, 0, 0, 0 \
+    }
+#include "config_keys.inc"
+#undef KEY
+#undef IS
+#undef REFUSE
+#undef LAST
 
 /* ------------------------------------------------------------------------------------------ values and errors */
 
-static bool config_is(const config_source *c, uint32_t families)
+static bool config_is(const config_source *c, uint32_t traits)
 {
-    return (families >> c->cls->family & 1) != 0;
+    return (config_families[c->cls->family].traits & traits) != 0;
+}
+
+/* The family's rules one after another: NULL starts, and NULL comes after the last. */
+static const config_rule *config_next(const config_source *c, const config_rule *rule, int32_t *group)
+{
+    const config_family *family = &config_families[c->cls->family];
+    if (!rule) *group = 0;
+    rule = rule ? rule + 1 : family->groups[0];
+    while (rule && !rule->key) rule = ++*group < FTMEM__COUNT(family->groups) ? family->groups[*group] : NULL;
+    return rule;
 }
 
 static void config_put_value(ftmem__text *text, const ftmem_entry *entry)
@@ -369,7 +301,7 @@ static ftmem_status config_apply(const config_source *c, const config_rule *rule
         status = config_read_real(c, &e, rule->read, &real);
         memcpy(to, &real, sizeof real);
     } else {
-        int32_t choice = FTMEM_ON;
+        int32_t choice = rule->value;
         if (rule->read == CONFIG_ACTIVATION) status = config_activation(c, &e, &choice);
         if (rule->read == CONFIG_FLAG) status = config_switch(c, &e, &choice);
         memcpy(to, &choice, sizeof choice);
@@ -386,12 +318,11 @@ static void config_switches_off(ftmem_model *model)
 
 static ftmem_status config_apply_all(const config_source *c, ftmem_model *model)
 {
+    const config_rule *rule = NULL;
+    int32_t group;
     config_switches_off(model);
-    if (c->cls->family == FTMEM_BLOOM) model->activation = FTMEM_GELU_BLOOM;
-    if (c->cls->family == FTMEM_MPT) model->activation = FTMEM_GELU;
-    for (int32_t i = 0; i < FTMEM__COUNT(config_rules); i++) {
-        if (!config_is(c, config_rules[i].families)) continue;
-        ftmem_status status = config_apply(c, &config_rules[i], model);
+    while ((rule = config_next(c, rule, &group)) != NULL) {
+        ftmem_status status = rule->read < CONFIG_REFUSE_FALSY ? config_apply(c, rule, model) : FTMEM_OK;
         if (status != FTMEM_OK) return status;
     }
     return FTMEM_OK;
@@ -402,8 +333,10 @@ static ftmem_status config_apply_all(const config_source *c, ftmem_model *model)
 /* The key under which the family's config has a member, to name it in errors. */
 static const char *config_key_of(const config_source *c, size_t member)
 {
-    for (int32_t i = 0; i < FTMEM__COUNT(config_rules); i++)
-        if (config_rules[i].member == member && config_is(c, config_rules[i].families)) return config_rules[i].key;
+    const config_rule *rule = NULL;
+    int32_t group;
+    while ((rule = config_next(c, rule, &group)) != NULL)
+        if (rule->member == member && rule->read < CONFIG_VALUE) return rule->key;
     return "";
 }
 
@@ -453,7 +386,7 @@ static ftmem_status config_kv_heads(const config_source *c, ftmem_model *model)
 static ftmem_status config_heads(const config_source *c, ftmem_model *model)
 {
     /* These classes insist on it even when head_dim is given. */
-    bool always = config_is(c, OF(LLAMA) | OF(GEMMA2) | OF(GEMMA3));
+    bool always = config_is(c, CONFIG_HEADS_DIVIDE);
     if (model->hidden % model->heads != 0 && (always || model->head_dim == 0))
         return config_conflict(c, config_key_of(c, TO(heads)), model->heads, config_key_of(c, TO(hidden)), model->hidden, "must be a multiple of it");
     if (model->head_dim == 0) model->head_dim = model->hidden / model->heads;
@@ -490,9 +423,9 @@ static ftmem_status config_gptj_rotation(const config_source *c, ftmem_model *mo
 
 static ftmem_status config_rotation(const config_source *c, ftmem_model *model)
 {
-    if (config_is(c, NO_ROTATION) || model->alibi == FTMEM_ON) return FTMEM_OK;
+    if (config_is(c, CONFIG_ROTATES_NOT) || model->alibi == FTMEM_ON) return FTMEM_OK;
     if (c->cls->family == FTMEM_GPTJ) return config_gptj_rotation(c, model);
-    if (config_is(c, PART_ROTATION)) return config_partly_rotated(c, model);
+    if (config_is(c, CONFIG_ROTATES_PART)) return config_partly_rotated(c, model);
     model->rotary_dim = model->head_dim;
     return FTMEM_OK;
 }
@@ -539,7 +472,7 @@ static ftmem_status config_window(const config_source *c, int64_t *window)
 {
     bool used = true;
     ftmem_entry e = config_lookup(c, "sliding_window");
-    ftmem_status status = config_is(c, QWEN_LIKE | OF(SMOLLM3)) ? config_flag(c, "use_sliding_window", &used) : FTMEM_OK;
+    ftmem_status status = config_is(c, CONFIG_WINDOW_SWITCH) ? config_flag(c, "use_sliding_window", &used) : FTMEM_OK;
     *window = 0;
     if (status != FTMEM_OK || !used) return status;
     return config_whole(c, &e, INT64_C(1) << 40, true, window);
@@ -602,7 +535,7 @@ static ftmem_status config_period(const config_source *c, int64_t *period)
 {
     const char *value = ftmem__packed_value(c->cls->values, "layer_types");
     ftmem_entry e = { 0 };
-    if (config_is(c, OF(GEMMA3) | OF(COHERE2))) e = config_lookup(c, "sliding_window_pattern");
+    if (config_is(c, CONFIG_CYCLE_KEY)) e = config_lookup(c, "sliding_window_pattern");
     if (e.type == FTMEM_ENTRY_NULL) ftmem__unpack_one("layer_types", value ? value : "null", &e);
     return config_whole(c, &e, FTMEM_MAX_LAYERS, false, period);
 }
@@ -612,8 +545,8 @@ static ftmem_status config_layer_rule(const config_source *c, int64_t *first, in
 {
     ftmem_entry e = config_lookup(c, "max_window_layers");
     *first = *period = 0;
-    if (config_is(c, CYCLES)) return config_period(c, period);
-    if (!config_is(c, QWEN_LIKE) || (e.type == FTMEM_ENTRY_INT && e.integer == 0)) return FTMEM_OK;
+    if (config_is(c, CONFIG_CYCLES)) return config_period(c, period);
+    if (!config_is(c, CONFIG_WINDOW_FROM) || (e.type == FTMEM_ENTRY_INT && e.integer == 0)) return FTMEM_OK;
     return config_whole(c, &e, INT32_MAX, false, first);
 }
 
@@ -622,7 +555,7 @@ static ftmem_status config_slide(const config_source *c, int64_t window, ftmem_m
     bool given = false;
     int64_t first = 0, period = 0;
     ftmem_status status = FTMEM_OK;
-    if (config_is(c, CYCLES | QWEN_LIKE)) status = config_list(c, "layer_types", model->layers, config_kind_item, model->layer_kind, &given);
+    if (config_is(c, CONFIG_CYCLES | CONFIG_WINDOW_FROM)) status = config_list(c, "layer_types", model->layers, config_kind_item, model->layer_kind, &given);
     if (status != FTMEM_OK || given) return status;
     status = config_layer_rule(c, &first, &period);
     for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++)
@@ -659,7 +592,7 @@ static bool config_any_window(const ftmem_model *model)
 static ftmem_status config_layers(const config_source *c, ftmem_model *model)
 {
     int64_t window = 0;
-    if (!config_is(c, OF(MISTRAL) | OF(PHI3) | OF(STARCODER2) | QWEN_LIKE | CYCLES | OF(SMOLLM3))) return FTMEM_OK;
+    if (!config_is(c, CONFIG_WINDOW)) return FTMEM_OK;
     ftmem_status status = config_window(c, &window);
     if (status == FTMEM_OK && c->cls->family == FTMEM_SMOLLM3) status = config_smollm3_layers(c, window, model);
     else if (status == FTMEM_OK) status = config_slide(c, window, model);
@@ -675,20 +608,21 @@ static ftmem_status config_layers(const config_source *c, ftmem_model *model)
 
 /* ---------------------------------------------------------------------------------------------------- refusals */
 
-static bool config_harmless_value(const ftmem_entry *e, uint8_t harmless)
+static bool config_harmless(const ftmem_entry *e, uint8_t read)
 {
     if (e->type == FTMEM_ENTRY_TEXT) return false;
-    if (harmless == CONFIG_ONE) return e->type == FTMEM_ENTRY_NULL || config_number(e) == 1;
-    if (harmless == CONFIG_TRUE) return e->type == FTMEM_ENTRY_BOOL && e->integer != 0;
+    if (read == CONFIG_REFUSE_ONE) return e->type == FTMEM_ENTRY_NULL || config_number(e) == 1;
+    if (read == CONFIG_REFUSE_TRUE) return e->type == FTMEM_ENTRY_BOOL && e->integer != 0;
     return e->type == FTMEM_ENTRY_NULL || config_number(e) == 0;
 }
 
 static ftmem_status config_refuse_options(const config_source *c)
 {
-    for (int32_t i = 0; i < FTMEM__COUNT(config_refusals); i++) {
-        const config_refusal *refusal = &config_refusals[i];
-        const ftmem_entry *given = config_is(c, refusal->families) ? config_given(c, refusal->key) : NULL;
-        if (given && !config_harmless_value(given, refusal->harmless)) return config_fail(c, FTMEM_E_UNSUPPORTED, given, refusal->why);
+    const config_rule *rule = NULL;
+    int32_t group;
+    while ((rule = config_next(c, rule, &group)) != NULL) {
+        const ftmem_entry *given = rule->why ? config_given(c, rule->key) : NULL;
+        if (given && !config_harmless(given, rule->read)) return config_fail(c, FTMEM_E_UNSUPPORTED, given, rule->why);
     }
     return FTMEM_OK;
 }
