@@ -50,17 +50,18 @@ static ftmem__var loss_cross_entropy(ftmem__low *low, ftmem__var logits)
     return loss;
 }
 
-/* The labels are shifted, not the logits: padded by one, and copied when rows are more than one. */
+/* loss_utils.py ForCausalLMLoss: the labels are shifted, not the logits: padded by one, and copied when rows are more than
+   one. The padded ones are the function's argument and live until it returns. */
 static ftmem__var loss_causal(ftmem__low *low, ftmem__var logits)
 {
     ftmem__tape *tape = low->tape;
     int16_t padded = ftmem__alloc(tape, FTMEM__OP_TABLE, low->b * (low->shape->s + 1), 0, FTMEM_INT64, tape->birth);
     int16_t shifted = low->b > 1 ? ftmem__alloc(tape, FTMEM__OP_TABLE, low->tokens, 0, FTMEM_INT64, tape->birth) : padded;
     ftmem__var loss, labels = ftmem__constant(low->tokens, 1, FTMEM_INT64);
-    if (shifted != padded) ftmem__release(tape, padded);
     labels.store = shifted;
     loss = loss_cross_entropy(low, logits);
     ftmem__save_var(tape, loss, labels);
+    if (shifted != padded) ftmem__release(tape, padded);
     ftmem__release(tape, shifted);
     return loss;
 }

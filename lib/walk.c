@@ -438,6 +438,7 @@ static ftmem__figure walk_loss_backward(ftmem__walk *walk, ftmem__low *low, ftme
     ftmem__tape *tape = &walk->tape;
     ftmem__figure f;
     int64_t base;
+    int16_t seed;
     ftmem__cache_clear(tape);
     tape->birth = FTMEM_CLASS_TEMPORARY;
     tape->backward = true;
@@ -451,7 +452,9 @@ static ftmem__figure walk_loss_backward(ftmem__walk *walk, ftmem__low *low, ftme
         ftmem__backward_rest(tape);
         ftmem__drop(tape, loss);
     } else {
-        ftmem__backward(tape, loss, ftmem__alloc(tape, FTMEM__OP_GRADIENT, 1, 1, FTMEM_FP32, FTMEM_CLASS_TEMPORARY));
+        seed = ftmem__alloc(tape, FTMEM__OP_GRADIENT, 1, 1, FTMEM_FP32, FTMEM_CLASS_TEMPORARY);
+        ftmem__hold(tape, seed); /* torch/autograd/__init__.py backward: grad_tensors_ lives until the engine returns */
+        ftmem__backward(tape, loss, seed);
     }
     f = walk_figure(tape, base);
     walk->head.early = walk_early(tape, base);
