@@ -140,7 +140,7 @@ static void tape_save(ftmem__tape *tape, ftmem__node *node, int16_t store)
     ftmem__hold(tape, store);
 }
 
-static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, ftmem__var *out)
+static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, int64_t n, int32_t dtype)
 {
     ftmem__node *node;
     int32_t i;
@@ -148,7 +148,7 @@ static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var 
         tape->exhausted = true;
         return NULL;
     }
-    node = &tape->node[tape->nodes];
+    node = &tape->node[tape->nodes++];
     node->work = 0;
     node->flops = 0;
     node->held = 0;
@@ -158,10 +158,9 @@ static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var 
     node->inputs = (uint8_t)count;
     node->outs = 1;
     node->part = tape->part;
-    node->out_dtype = out->dtype;
-    node->out_n = out->n;
+    node->out_dtype = (uint8_t)dtype;
+    node->out_n = n;
     for (i = 0; i < count; i++) node->in[i] = in[i];
-    out->node = (int16_t)tape->nodes++;
     return node;
 }
 
@@ -182,12 +181,12 @@ void ftmem__drop_attributes(ftmem__tape *tape)
     while (tape->attributes > 0) ftmem__release(tape, tape->attribute[--tape->attributes]);
 }
 
-static void tape_save_by_row(ftmem__tape *tape, ftmem__node *node, const ftmem__var *in, ftmem__var out)
+static void tape_save_by_row(ftmem__tape *tape, ftmem__node *node, const ftmem__var *in, int16_t out)
 {
     int32_t i;
     switch (tape_rows[node->op].saves) {
     case TAPE_INPUT: tape_save(tape, node, in[0].store); break;
-    case TAPE_OUTPUT: tape_save(tape, node, out.store); break;
+    case TAPE_OUTPUT: tape_save(tape, node, out); break;
     case TAPE_INPUTS:
         for (i = 0; i < node->inputs; i++) tape_save(tape, node, in[i].store);
         break;
@@ -207,35 +206,45 @@ static bool tape_ends_before(const ftmem__tape *tape, ftmem__op op)
     return tape->nodes == tape->stop_after && (saves == TAPE_INPUT || saves == TAPE_CROSS) && op != FTMEM__OP_LAYER_NORM;
 }
 
-static void tape_finish(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, ftmem__var *out)
+/* Records an operation whose result is `store`; returns its node. */
+static int16_t tape_record(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, int64_t n, int32_t dtype, int16_t store)
 {
-    ftmem__node *node = tape_node(tape, op, in, count, out);
-    if (node) tape_save_by_row(tape, node, in, *out);
-    tape->stopped = out->node == tape->stop_after;
+    ftmem__node *node = tape_node(tape, op, in, count, n, dtype);
+    int32_t number = node ? tape->nodes - 1 : FTMEM__NO_NODE;
+    if (node) tape_save_by_row(tape, node, in, store);
+    tape->stopped = number == tape->stop_after;
+    return (int16_t)number;
 }
 
+static bool tape_wants_grad(const ftmem__tape *tape, const ftmem__var *in, int32_t count)
+{
+    bool grad = false;
+    int32_t i;
+    for (i = 0; i < count; i++) grad = grad || in[i].grad;
+    return grad && tape->mode != FTMEM__NO_GRAD;
+}
+
+static int16_t tape_result(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int64_t n, int64_t cols, int32_t dtype)
+{
+    if (tape_rows[op].forward != TAPE_VIEW) return ftmem__alloc(tape, op, n, cols, dtype, tape->birth);
+    ftmem__hold(tape, in[0].store);
+    return in[0].store;
+}
+
+/* The result is put together at the end, from registers: to copy what has just been written byte by byte is slow. */
 ftmem__var ftmem__apply(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, int64_t n, int64_t cols, int32_t dtype)
 {
-    ftmem__var out = ftmem__value(n, cols, dtype, -1, FTMEM__NO_NODE, false);
-    bool last = false;
-    int32_t i;
-    if (tape->stopped) return out;
-    for (i = 0; i < count; i++) out.grad = out.grad || in[i].grad;
-    if (tape->mode == FTMEM__NO_GRAD) out.grad = false;
-    if (out.grad && tape->mode >= FTMEM__RECORD) last = tape_ends_before(tape, op);
-    if (last) {
-        tape_finish(tape, op, in, count, &out);
-        return out;
+    bool grad = !tape->stopped && tape_wants_grad(tape, in, count), recorded = grad && tape->mode >= FTMEM__RECORD;
+    int16_t store = -1, node = FTMEM__NO_NODE;
+    if (tape->stopped) return ftmem__value(n, cols, dtype, store, node, grad);
+    if (recorded && tape_ends_before(tape, op)) {
+        node = tape_record(tape, op, in, count, n, dtype, store);
+        return ftmem__value(n, cols, dtype, store, node, grad);
     }
-    if (tape_rows[op].forward == TAPE_VIEW) {
-        out.store = in[0].store;
-        ftmem__hold(tape, out.store);
-    } else {
-        out.store = ftmem__alloc(tape, op, n, cols, dtype, tape->birth);
-    }
-    if (out.grad && tape->mode >= FTMEM__RECORD) tape_finish(tape, op, in, count, &out);
-    if (out.grad && tape_rows[op].saves == TAPE_ATTRIBUTE) tape_attribute(tape, in[0].store);
-    return out;
+    store = tape_result(tape, op, in, n, cols, dtype);
+    if (recorded) node = tape_record(tape, op, in, count, n, dtype, store);
+    if (grad && tape_rows[op].saves == TAPE_ATTRIBUTE) tape_attribute(tape, in[0].store);
+    return ftmem__value(n, cols, dtype, store, node, grad);
 }
 
 void ftmem__save_new(ftmem__tape *tape, ftmem__var result, int64_t n, int64_t cols, int32_t dtype)
