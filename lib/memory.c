@@ -6,7 +6,7 @@ static ftmem_status memory_walk(const ftmem__case *c, ftmem__walk *walk, ftmem_e
     ftmem_status status;
     walk->params.count = 0;
     walk->params.full = false;
-    walk->kinds = 0;
+    walk->kinds = walk->kept_count = 0;
     walk->exhausted = false;
     memset(&walk->embed, 0, sizeof walk->embed);
     memset(&walk->head, 0, sizeof walk->head);

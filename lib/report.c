@@ -1,4 +1,4 @@
-/* What is alive at the peak: the segment that runs is walked again up to that moment, and the tapes are read. */
+/* What is alive at the peak: the segment that runs is walked again up to that moment, and its tape is read beside what the others left. */
 #include "step.h"
 
 enum { REPORT_KINDS = 64 };
@@ -59,6 +59,13 @@ static void report_store(report *r, const ftmem__store *s)
     report_tensor(r, &t);
 }
 
+/* Left by a forward that is over. */
+static void report_left(report *r, const ftmem__store *s)
+{
+    if (r->released && s->cached && s->refs == 1) return; /* gone with autocast's cache */
+    report_store(r, s);
+}
+
 static void report_tape(void *context, const ftmem__tape *tape, ftmem__op op)
 {
     report *r = context;
@@ -70,8 +77,8 @@ static void report_tape(void *context, const ftmem__tape *tape, ftmem__op op)
     for (i = 0; i < tape->high; i++) {
         if (tape->stores[i].refs <= 0) continue;
         if (r->others && i == tape->result && !r->keep_result) continue;
-        if (r->others && r->released && tape->stores[i].cached && tape->stores[i].refs == 1) continue; /* gone with autocast's cache */
-        report_store(r, &tape->stores[i]);
+        if (r->others) report_left(r, &tape->stores[i]);
+        else report_store(r, &tape->stores[i]);
     }
 }
 
@@ -236,6 +243,20 @@ static void report_attributes(report *r, int32_t kind)
     report_bytes(r, FTMEM_CLASS_KEPT, k->attribute_bytes * above[kind], FTMEM__OP_LINEAR8, FTMEM__PART_ATTENTION);
 }
 
+/* What `times` blocks of one kind keep: as noted, or walked again where there was no room for notes. */
+static void report_block(report *r, int32_t kind, int64_t times)
+{
+    const ftmem__walk *walk = r->step->walk;
+    const ftmem__kind *k = &walk->kind[kind];
+    int32_t i;
+    if (k->kept_count < 0) {
+        report_again(r, kind, FTMEM__PASS_FORWARD, FTMEM__EVENT_END, times, false);
+        return;
+    }
+    r->times = times;
+    for (i = 0; i < k->kept_count && times > 0; i++) report_left(r, &walk->kept[k->kept_from + i]);
+}
+
 /* What the blocks below keep: all of them while the head runs, those below the running one else. */
 static void report_blocks(report *r)
 {
@@ -244,7 +265,7 @@ static void report_blocks(report *r)
     int64_t below[FTMEM__MAX_KINDS];
     int32_t k;
     report_layers(walk, 0, m->layer >= 0 ? m->layer : walk->shape.model->layers, below);
-    for (k = 0; k < walk->kinds; k++) report_again(r, k, FTMEM__PASS_FORWARD, FTMEM__EVENT_END, below[k], false);
+    for (k = 0; k < walk->kinds; k++) report_block(r, k, below[k]);
     for (k = 0; k < walk->kinds && m->layer >= 0; k++) report_attributes(r, k);
 }
 

@@ -78,7 +78,9 @@ static void tape_event(ftmem__tape *tape, const ftmem__store *store)
         tape->peak = tape->live;
         tape->peak_event = tape->event;
     }
-    if (tape->event == tape->stop_at) tape->capture(tape->context, tape, (ftmem__op)store->op);
+    if (tape->event != tape->stop_at) return;
+    tape->captured = true;
+    tape->capture(tape->context, tape, (ftmem__op)store->op);
 }
 
 int16_t ftmem__alloc(ftmem__tape *tape, ftmem__op op, int64_t n, int64_t cols, int32_t dtype, int32_t tensor_class)
@@ -528,7 +530,7 @@ void ftmem__backward_rest(ftmem__tape *tape)
 {
     tape->backward = true;
     tape->stopped = false;
-    while (tape->nodes > 0) tape_step(tape, &tape->node[--tape->nodes]);
+    while (tape->nodes > 0 && !tape->captured) tape_step(tape, &tape->node[--tape->nodes]);
 }
 
 void ftmem__also(ftmem__tape *tape, ftmem__var value, int16_t gradient)
@@ -556,7 +558,7 @@ void ftmem__backward_above(ftmem__tape *tape, ftmem__var root, int16_t gradient,
 {
     tape->backward = true;
     ftmem__deliver(tape, root, gradient);
-    while (tape->nodes > last + 1) tape_step(tape, &tape->node[--tape->nodes]);
+    while (tape->nodes > last + 1 && !tape->captured) tape_step(tape, &tape->node[--tape->nodes]);
 }
 
 int32_t ftmem__last_saving(const ftmem__tape *tape)

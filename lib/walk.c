@@ -102,6 +102,23 @@ static bool walk_alive(const ftmem__tape *tape, int16_t store)
     return store >= 0 && tape->stores[store].refs > 0;
 }
 
+/* Notes what a block's forward leaves alive, its result not counted. */
+static void walk_note_kept(ftmem__walk *walk, ftmem__kind *kind)
+{
+    const ftmem__tape *tape = &walk->tape;
+    int32_t count = walk->kept_count;
+    int16_t i;
+    kind->kept_from = count;
+    kind->kept_count = -1;
+    for (i = 0; i < tape->high; i++) {
+        if (tape->stores[i].refs <= 0 || i == tape->result) continue;
+        if (count == FTMEM__MAX_KEPT) return;
+        walk->kept[count++] = tape->stores[i];
+    }
+    kind->kept_count = count - kind->kept_from;
+    walk->kept_count = count;
+}
+
 /* The forward of one block: ordinary, or checkpointed, where only the input stays. */
 static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bool recomputed, int32_t pass, const walk_probe *probe, ftmem__var *result)
 {
@@ -132,6 +149,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
         kind->flops_forward = tape->flops;
     }
     tape->result = out.store;
+    if (pass == FTMEM__PASS_FORWARD && !probe) walk_note_kept(walk, kind);
     walk_end(walk, probe);
     if (result) *result = out;
     return walk_figure(tape, base);
@@ -183,6 +201,7 @@ static void walk_recompute(ftmem__walk *walk, ftmem__low *low, ftmem__var x, int
     tape->flops = flops; /* nothing has been computed yet */
     last = ftmem__last_saving(tape);
     ftmem__backward_above(tape, out, g, last);
+    if (tape->captured) return;
     ftmem__replay(tape, last);
     tape->birth = FTMEM_CLASS_RECOMPUTED;
     out = ftmem__low_block(low, x);
