@@ -133,7 +133,7 @@ ftmem__var ftmem__input(ftmem__tape *tape, int64_t n, int64_t cols, int32_t dtyp
 static void tape_save(ftmem__tape *tape, ftmem__node *node, int16_t store)
 {
     node->saves = true;
-    if (store < 0 || tape->mode == FTMEM__GHOST) return;
+    if (store < 0 || tape->mode != FTMEM__RECORD) return;
     if (node->held == FTMEM__COUNT(node->save)) {
         tape->exhausted = true;
         return;
@@ -236,7 +236,7 @@ static int16_t tape_result(ftmem__tape *tape, ftmem__op op, const ftmem__var *in
 /* The result is put together at the end, from registers: to copy what has just been written byte by byte is slow. */
 ftmem__var ftmem__apply(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, int64_t n, int64_t cols, int32_t dtype)
 {
-    bool grad = !tape->stopped && tape_wants_grad(tape, in, count), recorded = grad && tape->mode >= FTMEM__RECORD;
+    bool grad = !tape->stopped && tape_wants_grad(tape, in, count), recorded = grad && (tape->mode >= FTMEM__RECORD || tape->shadow);
     int16_t store = -1, node = FTMEM__NO_NODE;
     if (tape->stopped) return ftmem__value(n, cols, dtype, store, node, grad);
     if (recorded && tape_ends_before(tape, op)) {

@@ -88,6 +88,7 @@ struct ftmem__tape {
     uint8_t mode, birth;       /* ftmem__mode; class of new tensors */
     uint8_t part;              /* FTMEM__PART_..., of new tensors */
     bool backward, exhausted, stopped, replay;
+    bool shadow;           /* FORGET leaves the nodes that GHOST would, for the recomputation to come */
     bool captured;         /* what was asked for has been seen: backward need not go on */
     bool graphless;        /* a reentrant checkpoint's forward: no node exists that could hold an attribute */
     int16_t attribute[16]; /* stores that nodes hold as attributes */

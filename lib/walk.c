@@ -130,6 +130,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
     if (recomputed && pass == FTMEM__PASS_FORWARD) {
         tape->mode = FTMEM__FORGET;
         tape->graphless = walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT;
+        tape->shadow = !tape->graphless && !probe;
     }
     x = ftmem__input(tape, low.tokens * walk->shape.h, walk->shape.h, kind->in_dtype, kind->in_grad && pass != FTMEM__PASS_EVAL);
     base = tape->live;
@@ -187,19 +188,35 @@ static ftmem__figure walk_plain_backward(ftmem__walk *walk, const ftmem__kind *k
     return walk_backward_from(walk, out, probe);
 }
 
-/* torch.utils.checkpoint without reentrance: what saves nothing runs first, the first saved tensor that is asked for
-   makes the block run again up to the last one, then backward goes on. */
-static void walk_recompute(ftmem__walk *walk, ftmem__low *low, ftmem__var x, int16_t g)
+typedef struct walk_shadow { /* what a checkpointed forward has left on the tape */
+    ftmem__var result;
+    int32_t nodes;
+} walk_shadow;
+
+/* The graph of a checkpointed forward: it is still on the tape, or built again. */
+static ftmem__var walk_ghost(ftmem__walk *walk, ftmem__low *low, ftmem__var x, const walk_shadow *shadow)
 {
     ftmem__tape *tape = &walk->tape;
     double flops = tape->flops;
     ftmem__var out;
-    int32_t last;
     tape->mode = FTMEM__GHOST;
     tape->backward = false;
+    if (shadow) {
+        tape->nodes = shadow->nodes;
+        return shadow->result;
+    }
     out = ftmem__low_block(low, x);
     tape->flops = flops; /* nothing has been computed yet */
-    last = ftmem__last_saving(tape);
+    return out;
+}
+
+/* torch.utils.checkpoint without reentrance: what saves nothing runs first, the first saved tensor that is asked for
+   makes the block run again up to the last one, then backward goes on. */
+static void walk_recompute(ftmem__walk *walk, ftmem__low *low, ftmem__var x, const walk_shadow *shadow, int16_t g)
+{
+    ftmem__tape *tape = &walk->tape;
+    ftmem__var out = walk_ghost(walk, low, x, shadow);
+    int32_t last = ftmem__last_saving(tape);
     ftmem__backward_above(tape, out, g, last);
     if (tape->captured) return;
     ftmem__replay(tape, last);
@@ -229,7 +246,7 @@ static void walk_recompute_reentrant(ftmem__walk *walk, ftmem__low *low, ftmem__
     ftmem__release(tape, g);
 }
 
-static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_probe *probe)
+static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_shadow *shadow, const walk_probe *probe)
 {
     ftmem__tape *tape = &walk->tape;
     ftmem__low low = walk_low(walk, kind, pass);
@@ -244,7 +261,7 @@ static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__
     base = tape->live;
     ftmem__tape_mark(tape);
     if (walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT) walk_recompute_reentrant(walk, &low, x, g);
-    else walk_recompute(walk, &low, x, g);
+    else walk_recompute(walk, &low, x, shadow, g);
     ftmem__drop(tape, x);
     f = walk_figure(tape, base);
     walk_end(walk, probe);
@@ -253,18 +270,19 @@ static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__
 
 static ftmem__figure walk_block_backward(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_probe *probe)
 {
-    return kind->recomputed ? walk_checkpointed_backward(walk, kind, pass, probe) : walk_plain_backward(walk, kind, pass, probe);
+    return kind->recomputed ? walk_checkpointed_backward(walk, kind, pass, NULL, probe) : walk_plain_backward(walk, kind, pass, probe);
 }
 
 static void walk_block(ftmem__walk *walk, ftmem__kind *kind)
 {
     const ftmem_job *job = walk->shape.job;
-    ftmem__var out;
+    walk_shadow left;
     walk->params.segment = (int32_t)(kind - walk->kind);
-    kind->pass[FTMEM__PASS_FORWARD] = walk_block_forward(walk, kind, kind->recomputed, FTMEM__PASS_FORWARD, NULL, &out);
+    kind->pass[FTMEM__PASS_FORWARD] = walk_block_forward(walk, kind, kind->recomputed, FTMEM__PASS_FORWARD, NULL, &left.result);
+    left.nodes = walk->tape.nodes;
     if (kind->out_grad) {
         kind->pass[FTMEM__PASS_BACKWARD] =
-            kind->recomputed ? walk_checkpointed_backward(walk, kind, FTMEM__PASS_BACKWARD, NULL) : walk_backward_from(walk, out, NULL);
+            kind->recomputed ? walk_checkpointed_backward(walk, kind, FTMEM__PASS_BACKWARD, &left, NULL) : walk_backward_from(walk, left.result, NULL);
         kind->flops_backward = walk->tape.flops;
     }
     if (kind->out_grad && job->accumulation > 1) kind->pass[FTMEM__PASS_BACKWARD_LATER] = walk_block_backward(walk, kind, FTMEM__PASS_BACKWARD_LATER, NULL);
