@@ -1,15 +1,15 @@
 /* What is alive at the peak: the segment that runs is walked again up to that moment, and its tape is read beside what the others left. */
 #include "step.h"
 
-enum { REPORT_KINDS = 64 };
+enum { REPORT_KINDS = 64, REPORT_PLACES = 256 };
 typedef struct report {
     ftmem__step *step;
     ftmem_memory *memory;
     ftmem_tensor kind[REPORT_KINDS];
-    uint32_t key[REPORT_KINDS]; /* of each line: lines that are alike have equal ones */
     int32_t count;
-    int64_t times; /* how many blocks a tape stands for */
-    bool others;   /* a finished forward: the result belongs to the next segment */
+    uint8_t place[REPORT_PLACES]; /* 1 + the line that has this hash, or the next free place after it */
+    int64_t times;                /* how many blocks a tape stands for */
+    bool others;                  /* a finished forward: the result belongs to the next segment */
     bool keep_result;
     bool released; /* forward is over */
     const char *op, *part;
@@ -22,27 +22,28 @@ static bool report_alike(const ftmem_tensor *a, const ftmem_tensor *b)
     return same && (a->part == b->part || a->tensor_class < FTMEM_CLASS_KEPT);
 }
 
-static uint32_t report_key(const ftmem_tensor *t)
+static uint32_t report_hash(const ftmem_tensor *t)
 {
-    return (uint32_t)t->dims[0] * 31u + (uint32_t)t->dims[1] * 127u + (uint32_t)(t->tensor_class * 16 + t->dtype);
+    uint32_t shape = (uint32_t)t->dims[0] * 31u + (uint32_t)t->dims[1];
+    return (shape * 31u + (uint32_t)(t->tensor_class * 16 + t->dtype)) * 2654435761u >> 24;
 }
 
 /* When lines run out the classes still get their bytes. */
 static void report_tensor(report *r, const ftmem_tensor *t)
 {
-    uint32_t key = report_key(t);
-    int32_t i, count = r->count;
+    uint32_t at = report_hash(t);
+    ftmem_tensor *line;
     r->memory->at_peak[t->tensor_class] += t->bytes;
-    for (i = 0; i < count; i++) {
-        if (r->key[i] != key || !report_alike(&r->kind[i], t)) continue;
-        r->kind[i].bytes += t->bytes;
-        r->kind[i].count += t->count;
+    for (; r->place[at]; at = (at + 1) % REPORT_PLACES) {
+        line = &r->kind[r->place[at] - 1];
+        if (!report_alike(line, t)) continue;
+        line->bytes += t->bytes;
+        line->count += t->count;
         return;
     }
-    if (count == REPORT_KINDS) return;
-    r->key[count] = key;
-    r->kind[count] = *t;
-    r->count++;
+    if (r->count == REPORT_KINDS) return;
+    r->kind[r->count++] = *t;
+    r->place[at] = (uint8_t)r->count;
 }
 
 static void report_store(report *r, const ftmem__store *s)
@@ -301,9 +302,13 @@ static void report_largest(report *r)
     ftmem_memory *memory = r->memory;
     int32_t i, j, best;
     for (i = 0; i < FTMEM_TENSOR_CAPACITY && i < r->count; i++) {
+        uint64_t most = r->kind[i].bytes;
         best = i;
-        for (j = i + 1; j < r->count; j++)
-            if (r->kind[j].bytes > r->kind[best].bytes) best = j;
+        for (j = i + 1; j < r->count; j++) {
+            if (r->kind[j].bytes <= most) continue;
+            most = r->kind[j].bytes;
+            best = j;
+        }
         memory->largest[i] = r->kind[best];
         r->kind[best] = r->kind[i];
     }
@@ -346,6 +351,7 @@ void ftmem__report(ftmem__step *step, ftmem_memory *memory)
     r.step = step;
     r.memory = memory;
     r.count = 0;
+    memset(r.place, 0, sizeof r.place);
     r.times = 0;
     r.others = r.keep_result = r.released = false;
     r.op = r.part = NULL;

@@ -337,19 +337,21 @@ void ftmem__split(ftmem__tape *tape, ftmem__var x, int32_t count, const int64_t 
 
 /* A second gradient for one place is added in place when nobody else holds the first
    (torch/csrc/autograd/input_buffer.cpp accumulate), else into a new tensor. */
-static void tape_accumulate(ftmem__tape *tape, int16_t *place, int16_t gradient, int64_t n, int64_t cols, int32_t dtype)
+static void tape_accumulate(ftmem__tape *tape, int16_t *place, const ftmem__var *to, int16_t gradient)
 {
     int16_t sum;
     if (*place < 0) {
         *place = gradient;
-    } else if (tape->stores[*place].refs == 1) {
-        ftmem__release(tape, gradient);
-    } else {
-        sum = ftmem__alloc(tape, FTMEM__OP_GRADIENT, n, cols, dtype, tape->birth);
-        ftmem__release(tape, *place);
-        ftmem__release(tape, gradient);
-        *place = sum;
+        return;
     }
+    if (tape->stores[*place].refs == 1) {
+        ftmem__release(tape, gradient);
+        return;
+    }
+    sum = ftmem__alloc(tape, FTMEM__OP_GRADIENT, to->n, to->cols, to->dtype, tape->birth);
+    ftmem__release(tape, *place);
+    ftmem__release(tape, gradient);
+    *place = sum;
 }
 
 /* A parameter takes the arriving tensor as its gradient; with accumulation it is added and freed. */
@@ -364,32 +366,32 @@ static void tape_leaf(ftmem__tape *tape, int16_t gradient, bool shared)
     tape->leaf_bytes += s->bytes;
 }
 
+static void tape_deliver(ftmem__tape *tape, const ftmem__var *to, int16_t gradient)
+{
+    if (to->node >= 0) tape_accumulate(tape, &tape->node[to->node].grad[to->slot], to, gradient);
+    else if (to->node == FTMEM__INPUT) tape_accumulate(tape, &tape->grad_in, to, gradient);
+    else if (to->node == FTMEM__NO_NODE) ftmem__release(tape, gradient);
+    else tape_leaf(tape, gradient, to->node == FTMEM__SHARED_LEAF);
+}
+
 void ftmem__deliver(ftmem__tape *tape, ftmem__var to, int16_t gradient)
 {
-    if (to.node == FTMEM__LEAF || to.node == FTMEM__SHARED_LEAF) {
-        tape_leaf(tape, gradient, to.node == FTMEM__SHARED_LEAF);
-    } else if (to.node == FTMEM__INPUT) {
-        tape_accumulate(tape, &tape->grad_in, gradient, to.n, to.cols, to.dtype);
-    } else if (to.node >= 0) {
-        tape_accumulate(tape, &tape->node[to.node].grad[to.slot], gradient, to.n, to.cols, to.dtype);
-    } else {
-        ftmem__release(tape, gradient);
-    }
+    tape_deliver(tape, &to, gradient);
+}
+
+static int16_t tape_replace(ftmem__tape *tape, ftmem__op op, const ftmem__var *like, int32_t dtype, int16_t gradient)
+{
+    int16_t made = ftmem__alloc(tape, op, like->n, like->cols, dtype, tape->birth);
+    ftmem__release(tape, gradient);
+    return made;
 }
 
 /* Engine::validate_outputs: a gradient is summed to its operand's shape and cast to its dtype. */
-static int16_t tape_fit(ftmem__tape *tape, const ftmem__node *node, int32_t k, int16_t gradient, int64_t n, int32_t dtype)
+static inline int16_t tape_fit(ftmem__tape *tape, const ftmem__node *node, int32_t k, int16_t gradient, int64_t n, int32_t dtype)
 {
-    if (node->in[k].n < n) {
-        int16_t sum = ftmem__alloc(tape, FTMEM__OP_GRADIENT, node->in[k].n, node->in[k].cols, dtype, tape->birth);
-        ftmem__release(tape, gradient);
-        gradient = sum;
-    }
-    if (node->in[k].dtype != dtype) {
-        int16_t cast = ftmem__alloc(tape, FTMEM__OP_CAST, node->in[k].n, node->in[k].cols, node->in[k].dtype, tape->birth);
-        ftmem__release(tape, gradient);
-        gradient = cast;
-    }
+    const ftmem__var *in = &node->in[k];
+    if (in->n < n) gradient = tape_replace(tape, FTMEM__OP_GRADIENT, in, dtype, gradient);
+    if (in->dtype != dtype) gradient = tape_replace(tape, FTMEM__OP_CAST, in, in->dtype, gradient);
     return gradient;
 }
 
@@ -523,7 +525,7 @@ static void tape_step(ftmem__tape *tape, ftmem__node *node)
     for (k = 0; k < node->outs; k++) ftmem__release(tape, node->grad[k]);
     for (k = 0; k < node->held; k++) ftmem__release(tape, node->save[k]);
     for (k = 0; k < node->inputs; k++)
-        if (result[k] >= 0) ftmem__deliver(tape, node->in[k], result[k]);
+        if (result[k] >= 0) tape_deliver(tape, &node->in[k], result[k]);
 }
 
 void ftmem__backward_rest(ftmem__tape *tape)
