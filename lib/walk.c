@@ -289,31 +289,38 @@ static void walk_block(ftmem__walk *walk, ftmem__kind *kind)
     if (job->eval == FTMEM_ON) kind->pass[FTMEM__PASS_EVAL] = walk_block_forward(walk, kind, false, FTMEM__PASS_EVAL, NULL, NULL);
 }
 
-/* The kind of one block, simulated if it is new. */
-static bool walk_layer(ftmem__walk *walk, int64_t layer, bool in_grad, uint8_t in_dtype, ftmem__kind **found)
+/* Whether a block that is given this belongs to a kind. */
+static bool walk_is_of(const ftmem__walk *walk, const ftmem__kind *kind, int64_t layer, bool in_grad, uint8_t in_dtype)
 {
-    ftmem__kind want = { 0 };
+    const ftmem__shape *shape = &walk->shape;
+    return shape->model->layer_kind[layer] == kind->kind && in_grad == kind->in_grad && in_dtype == kind->in_dtype &&
+           ftmem__shape_layer_trained(shape, layer) == kind->trained && ftmem__shape_layer_adapted(shape, layer) == kind->adapted &&
+           walk_recomputed(walk, layer) == kind->recomputed;
+}
+
+static void walk_new_kind(ftmem__walk *walk, int64_t layer, bool in_grad, uint8_t in_dtype)
+{
+    ftmem__kind *kind = &walk->kind[walk->kinds++];
+    memset(kind, 0, sizeof *kind);
+    kind->kind = walk->shape.model->layer_kind[layer];
+    kind->trained = ftmem__shape_layer_trained(&walk->shape, layer);
+    kind->adapted = ftmem__shape_layer_adapted(&walk->shape, layer);
+    kind->in_grad = in_grad;
+    kind->in_dtype = in_dtype;
+    kind->recomputed = walk_recomputed(walk, layer);
+    walk_block(walk, kind);
+}
+
+/* The kind of one block, simulated if it is new; NULL when there are too many. Mostly that of the block before. */
+static ftmem__kind *walk_layer(ftmem__walk *walk, int64_t layer, ftmem__kind *before, bool in_grad, uint8_t in_dtype)
+{
     int32_t i;
-    want.kind = walk->shape.model->layer_kind[layer];
-    want.trained = ftmem__shape_layer_trained(&walk->shape, layer);
-    want.adapted = ftmem__shape_layer_adapted(&walk->shape, layer);
-    want.in_grad = in_grad;
-    want.in_dtype = in_dtype;
-    want.recomputed = walk_recomputed(walk, layer);
-    for (i = 0; i < walk->kinds; i++) {
-        ftmem__kind *k = &walk->kind[i];
-        if (k->kind == want.kind && k->trained == want.trained && k->adapted == want.adapted && k->in_grad == want.in_grad && k->in_dtype == want.in_dtype &&
-            k->recomputed == want.recomputed)
-            break;
-    }
-    if (i == FTMEM__MAX_KINDS) return false;
-    *found = &walk->kind[i];
-    if (i == walk->kinds) {
-        walk->kinds++;
-        **found = want;
-        walk_block(walk, *found);
-    }
-    return true;
+    if (before && walk_is_of(walk, before, layer, in_grad, in_dtype)) return before;
+    for (i = 0; i < walk->kinds; i++)
+        if (walk_is_of(walk, &walk->kind[i], layer, in_grad, in_dtype)) return &walk->kind[i];
+    if (i == FTMEM__MAX_KINDS) return NULL;
+    walk_new_kind(walk, layer, in_grad, in_dtype);
+    return &walk->kind[i];
 }
 
 /* ---------------------------------------------------------------------------------------------------- embedding */
@@ -526,22 +533,13 @@ static void walk_head(ftmem__walk *walk, uint8_t dtype, bool grad)
 
 /* --------------------------------------------------------------------------------------------------------- whole */
 
-/* Whether a block is of the kind that the one before it has; that one hands on what it was given. */
-static bool walk_continues(const ftmem__walk *walk, const ftmem__kind *kind, int64_t layer)
-{
-    const ftmem__shape *shape = &walk->shape;
-    return shape->model->layer_kind[layer] == kind->kind && ftmem__shape_layer_trained(shape, layer) == kind->trained &&
-           ftmem__shape_layer_adapted(shape, layer) == kind->adapted && walk_recomputed(walk, layer) == kind->recomputed;
-}
-
 static ftmem_status walk_blocks(ftmem__walk *walk, bool *grad, uint8_t *dtype, ftmem_error *error)
 {
     ftmem__kind *kind = NULL;
     int64_t i;
     for (i = 0; i < walk->shape.model->layers; i++) {
-        bool same = kind && *grad == kind->in_grad && *dtype == kind->in_dtype && walk_continues(walk, kind, i);
-        if (!same && !walk_layer(walk, i, *grad, *dtype, &kind))
-            return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layer_kind", i, "More than 12 different kinds of block are not modelled.");
+        kind = walk_layer(walk, i, kind, *grad, *dtype);
+        if (!kind) return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layer_kind", i, "More than 12 different kinds of block are not modelled.");
         kind->layers++;
         walk->of_layer[i] = (uint8_t)(kind - walk->kind);
         *grad = kind->out_grad;
