@@ -10,6 +10,7 @@ static ftmem_status memory_walk(const ftmem__case *c, ftmem__walk *walk, ftmem_e
     walk->exhausted = false;
     memset(&walk->embed, 0, sizeof walk->embed);
     memset(&walk->head, 0, sizeof walk->head);
+    walk->head_note.event = walk->head_note.count = 0;
     status = ftmem__shape_fill(&walk->shape, c, error);
     if (status != FTMEM_OK) return status;
     return ftmem__walk_segments(walk, error);

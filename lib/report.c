@@ -284,6 +284,20 @@ static void report_kept(report *r)
     report_again(r, FTMEM__SEGMENT_EMBED, eval ? FTMEM__PASS_EVAL : FTMEM__PASS_FORWARD, m->released ? FTMEM__EVENT_RELEASED : FTMEM__EVENT_END, 1, false);
 }
 
+/* The head's backward, as noted in the first walk; false where the peak is elsewhere. */
+static bool report_head(report *r)
+{
+    const ftmem__note *note = &r->step->walk->head_note;
+    const ftmem__moment *m = &r->step->peak;
+    int32_t i;
+    if (m->segment != FTMEM__SEGMENT_HEAD || m->pass != FTMEM__PASS_BACKWARD || !m->event || m->event != note->event || note->count < 0) return false;
+    r->op = ftmem__op_name(note->op, note->backward);
+    r->part = ftmem__part_name(note->part);
+    r->times = 1;
+    for (i = 0; i < note->count; i++) report_store(r, &note->at[i]);
+    return true;
+}
+
 static void report_running(report *r)
 {
     const ftmem__moment *m = &r->step->peak;
@@ -294,7 +308,7 @@ static void report_running(report *r)
         report_step(r);
         return;
     }
-    report_again(r, m->segment, m->pass, m->event ? m->event : -1, 1, true);
+    if (!report_head(r)) report_again(r, m->segment, m->pass, m->event ? m->event : -1, 1, true);
 }
 
 static void report_largest(report *r)

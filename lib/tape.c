@@ -69,6 +69,22 @@ static int16_t tape_slot(ftmem__tape *tape)
     return tape->high++;
 }
 
+static void tape_note(const ftmem__tape *tape, uint8_t op)
+{
+    ftmem__note *note = tape->note;
+    int16_t i;
+    note->event = tape->event;
+    note->op = op;
+    note->part = tape->part;
+    note->backward = tape->backward;
+    note->count = 0;
+    for (i = 0; i < tape->high && note->count >= 0; i++) {
+        if (tape->stores[i].refs <= 0) continue;
+        if (note->count == FTMEM__COUNT(note->at)) note->count = -1;
+        else note->at[note->count++] = tape->stores[i];
+    }
+}
+
 /* One allocation is one event; the peak can only be at one. */
 static void tape_event(ftmem__tape *tape, const ftmem__store *store)
 {
@@ -77,6 +93,7 @@ static void tape_event(ftmem__tape *tape, const ftmem__store *store)
     if (tape->live > tape->peak) {
         tape->peak = tape->live;
         tape->peak_event = tape->event;
+        if (tape->note && tape->live > tape->early) tape_note(tape, store->op);
     }
     if (tape->event != tape->stop_at) return;
     tape->captured = true;
@@ -513,16 +530,23 @@ static void tape_gradients(ftmem__tape *tape, const ftmem__node *node, int16_t r
     }
 }
 
+static bool tape_reached(const ftmem__node *node)
+{
+    int32_t k;
+    for (k = 1; k < node->outs; k++)
+        if (node->grad[k] >= 0) return true;
+    return node->grad[0] >= 0;
+}
+
 /* One node: its results exist beside its gradient and all it saved; then those go, then the results are handed on. */
 static void tape_step(ftmem__tape *tape, ftmem__node *node)
 {
     int16_t result[3] = { -1, -1, -1 };
     int32_t k;
-    bool reached = false;
-    for (k = 0; k < node->outs; k++) reached = reached || node->grad[k] >= 0;
+    bool reached = tape_reached(node);
     tape->part = node->part;
     if (reached) tape_gradients(tape, node, result);
-    for (k = 0; k < node->outs; k++) ftmem__release(tape, node->grad[k]);
+    for (k = 0; k < node->outs && reached; k++) ftmem__release(tape, node->grad[k]);
     for (k = 0; k < node->held; k++) ftmem__release(tape, node->save[k]);
     for (k = 0; k < node->inputs; k++)
         if (result[k] >= 0) tape_deliver(tape, &node->in[k], result[k]);

@@ -523,6 +523,7 @@ static void walk_head(ftmem__walk *walk, uint8_t dtype, bool grad)
     walk->params.segment = FTMEM__SEGMENT_HEAD;
     walk_head_forward(walk, FTMEM__PASS_FORWARD, dtype, grad, NULL, result);
     if (walk->head.out_grad) {
+        walk->tape.note = &walk->head_note;
         walk->head.pass[FTMEM__PASS_BACKWARD] = walk_loss_backward(walk, &low, result[0], result[1], NULL);
         walk->head.flops_backward = walk->tape.flops;
     }

@@ -54,7 +54,8 @@ typedef struct ftmem__walk {
     ftmem__store kept[FTMEM__MAX_KEPT]; /* what the first kinds of block leave alive after forward, for the report */
     int32_t kept_count;
     ftmem__ends embed, head;
-    ftmem__tape tape; /* scratch, used by one segment at a time */
+    ftmem__note head_note; /* of the head's backward, where the peak mostly is */
+    ftmem__tape tape;      /* scratch, used by one segment at a time */
     bool exhausted;
 } ftmem__walk;
 
