@@ -340,7 +340,7 @@ static void walk_embed_parts(ftmem__walk *walk, const ftmem__prologue *p, ftmem_
 }
 
 /* Forward of the embedding. The stream itself belongs to the first block, so it is not left here. */
-static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
+static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t pass, const walk_probe *probe, ftmem__var *result)
 {
     ftmem__low low = walk_low(walk, NULL, pass);
     ftmem__tape *tape = &walk->tape;
@@ -367,26 +367,17 @@ static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t pass, const w
     ftmem__drop(tape, x);
     for (i = 0; i < 2 && p.has_tables; i++) ftmem__drop(tape, p.tables[i]);
     walk->embed.kept_bytes = tape->live;
+    if (result) *result = x;
     return f;
 }
 
-static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
+/* Backward from a stream whose forward has just been recorded on the tape; nothing else of it is held any more. */
+static ftmem__figure walk_embed_backward_from(ftmem__walk *walk, ftmem__var x, const walk_probe *probe)
 {
-    ftmem__low low = walk_low(walk, NULL, pass);
     ftmem__tape *tape = &walk->tape;
-    ftmem__prologue p;
     ftmem__figure f;
-    ftmem__var x;
     int64_t base;
-    int32_t i;
     int16_t g;
-    walk_start(walk, pass, NULL);
-    x = ftmem__low_embed(&low, &p);
-    for (i = 0; i < p.held_count; i++) ftmem__drop(tape, p.held[i]);
-    for (i = 0; i < p.mask_count; i++) ftmem__drop(tape, p.masks[i]);
-    for (i = 0; i < 2 && p.has_tables; i++) ftmem__drop(tape, p.tables[i]);
-    ftmem__cache_clear(tape);
-    ftmem__drop(tape, x);
     tape->birth = FTMEM_CLASS_TEMPORARY;
     tape->backward = true;
     walk_listen(tape, probe);
@@ -397,6 +388,35 @@ static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t pass, const 
     f = walk_figure(tape, base);
     walk_end(walk, probe);
     return f;
+}
+
+static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
+{
+    ftmem__low low = walk_low(walk, NULL, pass);
+    ftmem__tape *tape = &walk->tape;
+    ftmem__prologue p;
+    ftmem__var x;
+    int32_t i;
+    walk_start(walk, pass, NULL);
+    x = ftmem__low_embed(&low, &p);
+    for (i = 0; i < p.held_count; i++) ftmem__drop(tape, p.held[i]);
+    for (i = 0; i < p.mask_count; i++) ftmem__drop(tape, p.masks[i]);
+    for (i = 0; i < 2 && p.has_tables; i++) ftmem__drop(tape, p.tables[i]);
+    ftmem__cache_clear(tape);
+    ftmem__drop(tape, x);
+    return walk_embed_backward_from(walk, x, probe);
+}
+
+static void walk_embed(ftmem__walk *walk)
+{
+    const ftmem_job *job = walk->shape.job;
+    ftmem__ends *e = &walk->embed;
+    ftmem__var x;
+    walk->params.segment = FTMEM__SEGMENT_EMBED;
+    e->pass[FTMEM__PASS_FORWARD] = walk_embed_forward(walk, FTMEM__PASS_FORWARD, NULL, &x);
+    if (e->out_grad) e->pass[FTMEM__PASS_BACKWARD] = walk_embed_backward_from(walk, x, NULL);
+    if (e->out_grad && job->accumulation > 1) e->pass[FTMEM__PASS_BACKWARD_LATER] = walk_embed_backward(walk, FTMEM__PASS_BACKWARD_LATER, NULL);
+    if (job->eval == FTMEM_ON) e->pass[FTMEM__PASS_EVAL] = walk_embed_forward(walk, FTMEM__PASS_EVAL, NULL, NULL);
 }
 
 /* ------------------------------------------------------------------------------------------------ head and loss */
@@ -551,17 +571,12 @@ static ftmem_status walk_blocks(ftmem__walk *walk, bool *grad, uint8_t *dtype, f
 
 ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error)
 {
-    const ftmem_job *job = walk->shape.job;
     bool grad;
     uint8_t dtype;
     ftmem_status status;
-    walk->params.segment = FTMEM__SEGMENT_EMBED;
-    walk->embed.pass[FTMEM__PASS_FORWARD] = walk_embed_forward(walk, FTMEM__PASS_FORWARD, NULL);
-    if (job->eval == FTMEM_ON) walk->embed.pass[FTMEM__PASS_EVAL] = walk_embed_forward(walk, FTMEM__PASS_EVAL, NULL);
+    walk_embed(walk);
     grad = walk->embed.out_grad;
     dtype = walk->embed.out_dtype;
-    if (grad) walk->embed.pass[FTMEM__PASS_BACKWARD] = walk_embed_backward(walk, FTMEM__PASS_BACKWARD, NULL);
-    if (grad && job->accumulation > 1) walk->embed.pass[FTMEM__PASS_BACKWARD_LATER] = walk_embed_backward(walk, FTMEM__PASS_BACKWARD_LATER, NULL);
     status = walk_blocks(walk, &grad, &dtype, error);
     if (status != FTMEM_OK) return status;
     walk_head(walk, dtype, grad);
@@ -588,7 +603,7 @@ void ftmem__walk_again(ftmem__walk *walk, int32_t segment, int32_t pass, int32_t
     walk_last_grad(walk, &grad, &dtype);
     if (segment == FTMEM__SEGMENT_EMBED) {
         if (backward) walk_embed_backward(walk, pass, &probe);
-        else walk_embed_forward(walk, pass, &probe);
+        else walk_embed_forward(walk, pass, &probe, NULL);
     } else if (segment == FTMEM__SEGMENT_HEAD) {
         if (backward) walk_head_backward(walk, pass, dtype, grad, &probe);
         else walk_head_forward(walk, pass, dtype, grad, &probe, NULL);
