@@ -239,7 +239,8 @@ static ftmem_status job_check_sequence(const ftmem__case *c, ftmem_error *error)
 /* The first adapter field that was given, for the message. */
 static const ftmem_field *job_given_adapter_field(const ftmem_adapter *adapter)
 {
-    static const char zero[sizeof(int64_t)] = { 0 };
+    static const char zero[sizeof *adapter] = { 0 };
+    if (memcmp(&adapter->rank, zero, sizeof *adapter - offsetof(ftmem_adapter, rank)) == 0) return NULL;
     for (int32_t i = 0; i < ftmem_field_count(); ++i) {
         const ftmem_field *field = ftmem_field_at(i);
         if (field->object != FTMEM_OBJECT_ADAPTER || field->offset <= (int32_t)offsetof(ftmem_adapter, kind)) continue;

@@ -6,10 +6,11 @@ static ftmem_status memory_walk(const ftmem__case *c, ftmem__walk *walk, ftmem_e
     ftmem_status status;
     walk->params.count = 0;
     walk->params.full = false;
-    walk->kinds = 0;
+    walk->kinds = walk->kept_count = 0;
     walk->exhausted = false;
     memset(&walk->embed, 0, sizeof walk->embed);
     memset(&walk->head, 0, sizeof walk->head);
+    walk->head_note.event = walk->head_note.count = 0;
     status = ftmem__shape_fill(&walk->shape, c, error);
     if (status != FTMEM_OK) return status;
     return ftmem__walk_segments(walk, error);

@@ -69,6 +69,22 @@ static int16_t tape_slot(ftmem__tape *tape)
     return tape->high++;
 }
 
+static void tape_note(const ftmem__tape *tape, uint8_t op)
+{
+    ftmem__note *note = tape->note;
+    int16_t i;
+    note->event = tape->event;
+    note->op = op;
+    note->part = tape->part;
+    note->backward = tape->backward;
+    note->count = 0;
+    for (i = 0; i < tape->high && note->count >= 0; i++) {
+        if (tape->stores[i].refs <= 0) continue;
+        if (note->count == FTMEM__COUNT(note->at)) note->count = -1;
+        else note->at[note->count++] = tape->stores[i];
+    }
+}
+
 /* One allocation is one event; the peak can only be at one. */
 static void tape_event(ftmem__tape *tape, const ftmem__store *store)
 {
@@ -77,8 +93,11 @@ static void tape_event(ftmem__tape *tape, const ftmem__store *store)
     if (tape->live > tape->peak) {
         tape->peak = tape->live;
         tape->peak_event = tape->event;
+        if (tape->note && tape->live > tape->early) tape_note(tape, store->op);
     }
-    if (tape->event == tape->stop_at) tape->capture(tape->context, tape, (ftmem__op)store->op);
+    if (tape->event != tape->stop_at) return;
+    tape->captured = true;
+    tape->capture(tape->context, tape, (ftmem__op)store->op);
 }
 
 int16_t ftmem__alloc(ftmem__tape *tape, ftmem__op op, int64_t n, int64_t cols, int32_t dtype, int32_t tensor_class)
@@ -131,7 +150,7 @@ ftmem__var ftmem__input(ftmem__tape *tape, int64_t n, int64_t cols, int32_t dtyp
 static void tape_save(ftmem__tape *tape, ftmem__node *node, int16_t store)
 {
     node->saves = true;
-    if (store < 0 || tape->mode == FTMEM__GHOST) return;
+    if (store < 0 || tape->mode != FTMEM__RECORD) return;
     if (node->held == FTMEM__COUNT(node->save)) {
         tape->exhausted = true;
         return;
@@ -234,7 +253,7 @@ static int16_t tape_result(ftmem__tape *tape, ftmem__op op, const ftmem__var *in
 /* The result is put together at the end, from registers: to copy what has just been written byte by byte is slow. */
 ftmem__var ftmem__apply(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, int64_t n, int64_t cols, int32_t dtype)
 {
-    bool grad = !tape->stopped && tape_wants_grad(tape, in, count), recorded = grad && tape->mode >= FTMEM__RECORD;
+    bool grad = !tape->stopped && tape_wants_grad(tape, in, count), recorded = grad && (tape->mode >= FTMEM__RECORD || tape->shadow);
     int16_t store = -1, node = FTMEM__NO_NODE;
     if (tape->stopped) return ftmem__value(n, cols, dtype, store, node, grad);
     if (recorded && tape_ends_before(tape, op)) {
@@ -335,19 +354,21 @@ void ftmem__split(ftmem__tape *tape, ftmem__var x, int32_t count, const int64_t 
 
 /* A second gradient for one place is added in place when nobody else holds the first
    (torch/csrc/autograd/input_buffer.cpp accumulate), else into a new tensor. */
-static void tape_accumulate(ftmem__tape *tape, int16_t *place, int16_t gradient, int64_t n, int64_t cols, int32_t dtype)
+static void tape_accumulate(ftmem__tape *tape, int16_t *place, const ftmem__var *to, int16_t gradient)
 {
     int16_t sum;
     if (*place < 0) {
         *place = gradient;
-    } else if (tape->stores[*place].refs == 1) {
-        ftmem__release(tape, gradient);
-    } else {
-        sum = ftmem__alloc(tape, FTMEM__OP_GRADIENT, n, cols, dtype, tape->birth);
-        ftmem__release(tape, *place);
-        ftmem__release(tape, gradient);
-        *place = sum;
+        return;
     }
+    if (tape->stores[*place].refs == 1) {
+        ftmem__release(tape, gradient);
+        return;
+    }
+    sum = ftmem__alloc(tape, FTMEM__OP_GRADIENT, to->n, to->cols, to->dtype, tape->birth);
+    ftmem__release(tape, *place);
+    ftmem__release(tape, gradient);
+    *place = sum;
 }
 
 /* A parameter takes the arriving tensor as its gradient; with accumulation it is added and freed. */
@@ -362,32 +383,32 @@ static void tape_leaf(ftmem__tape *tape, int16_t gradient, bool shared)
     tape->leaf_bytes += s->bytes;
 }
 
+static void tape_deliver(ftmem__tape *tape, const ftmem__var *to, int16_t gradient)
+{
+    if (to->node >= 0) tape_accumulate(tape, &tape->node[to->node].grad[to->slot], to, gradient);
+    else if (to->node == FTMEM__INPUT) tape_accumulate(tape, &tape->grad_in, to, gradient);
+    else if (to->node == FTMEM__NO_NODE) ftmem__release(tape, gradient);
+    else tape_leaf(tape, gradient, to->node == FTMEM__SHARED_LEAF);
+}
+
 void ftmem__deliver(ftmem__tape *tape, ftmem__var to, int16_t gradient)
 {
-    if (to.node == FTMEM__LEAF || to.node == FTMEM__SHARED_LEAF) {
-        tape_leaf(tape, gradient, to.node == FTMEM__SHARED_LEAF);
-    } else if (to.node == FTMEM__INPUT) {
-        tape_accumulate(tape, &tape->grad_in, gradient, to.n, to.cols, to.dtype);
-    } else if (to.node >= 0) {
-        tape_accumulate(tape, &tape->node[to.node].grad[to.slot], gradient, to.n, to.cols, to.dtype);
-    } else {
-        ftmem__release(tape, gradient);
-    }
+    tape_deliver(tape, &to, gradient);
+}
+
+static int16_t tape_replace(ftmem__tape *tape, ftmem__op op, const ftmem__var *like, int32_t dtype, int16_t gradient)
+{
+    int16_t made = ftmem__alloc(tape, op, like->n, like->cols, dtype, tape->birth);
+    ftmem__release(tape, gradient);
+    return made;
 }
 
 /* Engine::validate_outputs: a gradient is summed to its operand's shape and cast to its dtype. */
-static int16_t tape_fit(ftmem__tape *tape, const ftmem__node *node, int32_t k, int16_t gradient, int64_t n, int32_t dtype)
+static inline int16_t tape_fit(ftmem__tape *tape, const ftmem__node *node, int32_t k, int16_t gradient, int64_t n, int32_t dtype)
 {
-    if (node->in[k].n < n) {
-        int16_t sum = ftmem__alloc(tape, FTMEM__OP_GRADIENT, node->in[k].n, node->in[k].cols, dtype, tape->birth);
-        ftmem__release(tape, gradient);
-        gradient = sum;
-    }
-    if (node->in[k].dtype != dtype) {
-        int16_t cast = ftmem__alloc(tape, FTMEM__OP_CAST, node->in[k].n, node->in[k].cols, node->in[k].dtype, tape->birth);
-        ftmem__release(tape, gradient);
-        gradient = cast;
-    }
+    const ftmem__var *in = &node->in[k];
+    if (in->n < n) gradient = tape_replace(tape, FTMEM__OP_GRADIENT, in, dtype, gradient);
+    if (in->dtype != dtype) gradient = tape_replace(tape, FTMEM__OP_CAST, in, in->dtype, gradient);
     return gradient;
 }
 
@@ -509,26 +530,33 @@ static void tape_gradients(ftmem__tape *tape, const ftmem__node *node, int16_t r
     }
 }
 
+static bool tape_reached(const ftmem__node *node)
+{
+    int32_t k;
+    for (k = 1; k < node->outs; k++)
+        if (node->grad[k] >= 0) return true;
+    return node->grad[0] >= 0;
+}
+
 /* One node: its results exist beside its gradient and all it saved; then those go, then the results are handed on. */
 static void tape_step(ftmem__tape *tape, ftmem__node *node)
 {
     int16_t result[3] = { -1, -1, -1 };
     int32_t k;
-    bool reached = false;
-    for (k = 0; k < node->outs; k++) reached = reached || node->grad[k] >= 0;
+    bool reached = tape_reached(node);
     tape->part = node->part;
     if (reached) tape_gradients(tape, node, result);
-    for (k = 0; k < node->outs; k++) ftmem__release(tape, node->grad[k]);
+    for (k = 0; k < node->outs && reached; k++) ftmem__release(tape, node->grad[k]);
     for (k = 0; k < node->held; k++) ftmem__release(tape, node->save[k]);
     for (k = 0; k < node->inputs; k++)
-        if (result[k] >= 0) ftmem__deliver(tape, node->in[k], result[k]);
+        if (result[k] >= 0) tape_deliver(tape, &node->in[k], result[k]);
 }
 
 void ftmem__backward_rest(ftmem__tape *tape)
 {
     tape->backward = true;
     tape->stopped = false;
-    while (tape->nodes > 0) tape_step(tape, &tape->node[--tape->nodes]);
+    while (tape->nodes > 0 && !tape->captured) tape_step(tape, &tape->node[--tape->nodes]);
 }
 
 void ftmem__also(ftmem__tape *tape, ftmem__var value, int16_t gradient)
@@ -556,7 +584,7 @@ void ftmem__backward_above(ftmem__tape *tape, ftmem__var root, int16_t gradient,
 {
     tape->backward = true;
     ftmem__deliver(tape, root, gradient);
-    while (tape->nodes > last + 1) tape_step(tape, &tape->node[--tape->nodes]);
+    while (tape->nodes > last + 1 && !tape->captured) tape_step(tape, &tape->node[--tape->nodes]);
 }
 
 int32_t ftmem__last_saving(const ftmem__tape *tape)

@@ -69,6 +69,14 @@ typedef struct ftmem__tape ftmem__tape;
 /* Called at event `stop_at` of a second walk: the moment of the peak, with everything alive on this tape. */
 typedef void ftmem__capture(void *context, const ftmem__tape *tape, ftmem__op op);
 
+/* What was alive at the highest moment so far. */
+typedef struct ftmem__note {
+    int32_t event, count; /* count -1: more than fits */
+    uint8_t op, part;
+    bool backward;
+    ftmem__store at[24];
+} ftmem__note;
+
 struct ftmem__tape {
     int64_t live, peak;        /* bytes on this tape now, and the most since ftmem__tape_mark */
     int32_t event, peak_event; /* allocations since the tape was started */
@@ -77,6 +85,7 @@ struct ftmem__tape {
     int32_t stop_at; /* event to capture at; 0: none */
     ftmem__capture *capture;
     void *context;
+    ftmem__note *note;         /* NULL: none is taken */
     double flops;              /* since ftmem__tape_mark */
     int64_t big_cols;          /* vocabulary: tensors this wide are logits */
     int64_t leaf_bytes;        /* parameter gradients delivered */
@@ -88,6 +97,8 @@ struct ftmem__tape {
     uint8_t mode, birth;       /* ftmem__mode; class of new tensors */
     uint8_t part;              /* FTMEM__PART_..., of new tensors */
     bool backward, exhausted, stopped, replay;
+    bool shadow;           /* FORGET leaves the nodes that GHOST would, for the recomputation to come */
+    bool captured;         /* what was asked for has been seen: backward need not go on */
     bool graphless;        /* a reentrant checkpoint's forward: no node exists that could hold an attribute */
     int16_t attribute[16]; /* stores that nodes hold as attributes */
     int32_t attributes;

@@ -102,6 +102,23 @@ static bool walk_alive(const ftmem__tape *tape, int16_t store)
     return store >= 0 && tape->stores[store].refs > 0;
 }
 
+/* Notes what a block's forward leaves alive, its result not counted. */
+static void walk_note_kept(ftmem__walk *walk, ftmem__kind *kind)
+{
+    const ftmem__tape *tape = &walk->tape;
+    int32_t count = walk->kept_count;
+    int16_t i;
+    kind->kept_from = count;
+    kind->kept_count = -1;
+    for (i = 0; i < tape->high; i++) {
+        if (tape->stores[i].refs <= 0 || i == tape->result) continue;
+        if (count == FTMEM__MAX_KEPT) return;
+        walk->kept[count++] = tape->stores[i];
+    }
+    kind->kept_count = count - kind->kept_from;
+    walk->kept_count = count;
+}
+
 /* The forward of one block: ordinary, or checkpointed, where only the input stays. */
 static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bool recomputed, int32_t pass, const walk_probe *probe, ftmem__var *result)
 {
@@ -113,6 +130,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
     if (recomputed && pass == FTMEM__PASS_FORWARD) {
         tape->mode = FTMEM__FORGET;
         tape->graphless = walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT;
+        tape->shadow = !tape->graphless && !probe;
     }
     x = ftmem__input(tape, low.tokens * walk->shape.h, walk->shape.h, kind->in_dtype, kind->in_grad && pass != FTMEM__PASS_EVAL);
     base = tape->live;
@@ -132,6 +150,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
         kind->flops_forward = tape->flops;
     }
     tape->result = out.store;
+    if (pass == FTMEM__PASS_FORWARD && !probe) walk_note_kept(walk, kind);
     walk_end(walk, probe);
     if (result) *result = out;
     return walk_figure(tape, base);
@@ -169,20 +188,37 @@ static ftmem__figure walk_plain_backward(ftmem__walk *walk, const ftmem__kind *k
     return walk_backward_from(walk, out, probe);
 }
 
-/* torch.utils.checkpoint without reentrance: what saves nothing runs first, the first saved tensor that is asked for
-   makes the block run again up to the last one, then backward goes on. */
-static void walk_recompute(ftmem__walk *walk, ftmem__low *low, ftmem__var x, int16_t g)
+typedef struct walk_shadow { /* what a checkpointed forward has left on the tape */
+    ftmem__var result;
+    int32_t nodes;
+} walk_shadow;
+
+/* The graph of a checkpointed forward: it is still on the tape, or built again. */
+static ftmem__var walk_ghost(ftmem__walk *walk, ftmem__low *low, ftmem__var x, const walk_shadow *shadow)
 {
     ftmem__tape *tape = &walk->tape;
     double flops = tape->flops;
     ftmem__var out;
-    int32_t last;
     tape->mode = FTMEM__GHOST;
     tape->backward = false;
+    if (shadow) {
+        tape->nodes = shadow->nodes;
+        return shadow->result;
+    }
     out = ftmem__low_block(low, x);
     tape->flops = flops; /* nothing has been computed yet */
-    last = ftmem__last_saving(tape);
+    return out;
+}
+
+/* torch.utils.checkpoint without reentrance: what saves nothing runs first, the first saved tensor that is asked for
+   makes the block run again up to the last one, then backward goes on. */
+static void walk_recompute(ftmem__walk *walk, ftmem__low *low, ftmem__var x, const walk_shadow *shadow, int16_t g)
+{
+    ftmem__tape *tape = &walk->tape;
+    ftmem__var out = walk_ghost(walk, low, x, shadow);
+    int32_t last = ftmem__last_saving(tape);
     ftmem__backward_above(tape, out, g, last);
+    if (tape->captured) return;
     ftmem__replay(tape, last);
     tape->birth = FTMEM_CLASS_RECOMPUTED;
     out = ftmem__low_block(low, x);
@@ -210,7 +246,7 @@ static void walk_recompute_reentrant(ftmem__walk *walk, ftmem__low *low, ftmem__
     ftmem__release(tape, g);
 }
 
-static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_probe *probe)
+static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_shadow *shadow, const walk_probe *probe)
 {
     ftmem__tape *tape = &walk->tape;
     ftmem__low low = walk_low(walk, kind, pass);
@@ -225,7 +261,7 @@ static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__
     base = tape->live;
     ftmem__tape_mark(tape);
     if (walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT) walk_recompute_reentrant(walk, &low, x, g);
-    else walk_recompute(walk, &low, x, g);
+    else walk_recompute(walk, &low, x, shadow, g);
     ftmem__drop(tape, x);
     f = walk_figure(tape, base);
     walk_end(walk, probe);
@@ -234,49 +270,57 @@ static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__
 
 static ftmem__figure walk_block_backward(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_probe *probe)
 {
-    return kind->recomputed ? walk_checkpointed_backward(walk, kind, pass, probe) : walk_plain_backward(walk, kind, pass, probe);
+    return kind->recomputed ? walk_checkpointed_backward(walk, kind, pass, NULL, probe) : walk_plain_backward(walk, kind, pass, probe);
 }
 
 static void walk_block(ftmem__walk *walk, ftmem__kind *kind)
 {
     const ftmem_job *job = walk->shape.job;
-    ftmem__var out;
+    walk_shadow left;
     walk->params.segment = (int32_t)(kind - walk->kind);
-    kind->pass[FTMEM__PASS_FORWARD] = walk_block_forward(walk, kind, kind->recomputed, FTMEM__PASS_FORWARD, NULL, &out);
+    kind->pass[FTMEM__PASS_FORWARD] = walk_block_forward(walk, kind, kind->recomputed, FTMEM__PASS_FORWARD, NULL, &left.result);
+    left.nodes = walk->tape.nodes;
     if (kind->out_grad) {
         kind->pass[FTMEM__PASS_BACKWARD] =
-            kind->recomputed ? walk_checkpointed_backward(walk, kind, FTMEM__PASS_BACKWARD, NULL) : walk_backward_from(walk, out, NULL);
+            kind->recomputed ? walk_checkpointed_backward(walk, kind, FTMEM__PASS_BACKWARD, &left, NULL) : walk_backward_from(walk, left.result, NULL);
         kind->flops_backward = walk->tape.flops;
     }
     if (kind->out_grad && job->accumulation > 1) kind->pass[FTMEM__PASS_BACKWARD_LATER] = walk_block_backward(walk, kind, FTMEM__PASS_BACKWARD_LATER, NULL);
     if (job->eval == FTMEM_ON) kind->pass[FTMEM__PASS_EVAL] = walk_block_forward(walk, kind, false, FTMEM__PASS_EVAL, NULL, NULL);
 }
 
-/* The kind of one block, simulated if it is new. */
-static bool walk_layer(ftmem__walk *walk, int64_t layer, bool in_grad, uint8_t in_dtype, ftmem__kind **found)
+/* Whether a block that is given this belongs to a kind. */
+static bool walk_is_of(const ftmem__walk *walk, const ftmem__kind *kind, int64_t layer, bool in_grad, uint8_t in_dtype)
 {
-    ftmem__kind want = { 0 };
+    const ftmem__shape *shape = &walk->shape;
+    return shape->model->layer_kind[layer] == kind->kind && in_grad == kind->in_grad && in_dtype == kind->in_dtype &&
+           ftmem__shape_layer_trained(shape, layer) == kind->trained && ftmem__shape_layer_adapted(shape, layer) == kind->adapted &&
+           walk_recomputed(walk, layer) == kind->recomputed;
+}
+
+static void walk_new_kind(ftmem__walk *walk, int64_t layer, bool in_grad, uint8_t in_dtype)
+{
+    ftmem__kind *kind = &walk->kind[walk->kinds++];
+    memset(kind, 0, sizeof *kind);
+    kind->kind = walk->shape.model->layer_kind[layer];
+    kind->trained = ftmem__shape_layer_trained(&walk->shape, layer);
+    kind->adapted = ftmem__shape_layer_adapted(&walk->shape, layer);
+    kind->in_grad = in_grad;
+    kind->in_dtype = in_dtype;
+    kind->recomputed = walk_recomputed(walk, layer);
+    walk_block(walk, kind);
+}
+
+/* The kind of one block, simulated if it is new; NULL when there are too many. Mostly that of the block before. */
+static ftmem__kind *walk_layer(ftmem__walk *walk, int64_t layer, ftmem__kind *before, bool in_grad, uint8_t in_dtype)
+{
     int32_t i;
-    want.kind = walk->shape.model->layer_kind[layer];
-    want.trained = ftmem__shape_layer_trained(&walk->shape, layer);
-    want.adapted = ftmem__shape_layer_adapted(&walk->shape, layer);
-    want.in_grad = in_grad;
-    want.in_dtype = in_dtype;
-    want.recomputed = walk_recomputed(walk, layer);
-    for (i = 0; i < walk->kinds; i++) {
-        ftmem__kind *k = &walk->kind[i];
-        if (k->kind == want.kind && k->trained == want.trained && k->adapted == want.adapted && k->in_grad == want.in_grad && k->in_dtype == want.in_dtype &&
-            k->recomputed == want.recomputed)
-            break;
-    }
-    if (i == FTMEM__MAX_KINDS) return false;
-    *found = &walk->kind[i];
-    if (i == walk->kinds) {
-        walk->kinds++;
-        **found = want;
-        walk_block(walk, *found);
-    }
-    return true;
+    if (before && walk_is_of(walk, before, layer, in_grad, in_dtype)) return before;
+    for (i = 0; i < walk->kinds; i++)
+        if (walk_is_of(walk, &walk->kind[i], layer, in_grad, in_dtype)) return &walk->kind[i];
+    if (i == FTMEM__MAX_KINDS) return NULL;
+    walk_new_kind(walk, layer, in_grad, in_dtype);
+    return &walk->kind[i];
 }
 
 /* ---------------------------------------------------------------------------------------------------- embedding */
@@ -296,7 +340,7 @@ static void walk_embed_parts(ftmem__walk *walk, const ftmem__prologue *p, ftmem_
 }
 
 /* Forward of the embedding. The stream itself belongs to the first block, so it is not left here. */
-static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
+static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t pass, const walk_probe *probe, ftmem__var *result)
 {
     ftmem__low low = walk_low(walk, NULL, pass);
     ftmem__tape *tape = &walk->tape;
@@ -323,26 +367,17 @@ static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t pass, const w
     ftmem__drop(tape, x);
     for (i = 0; i < 2 && p.has_tables; i++) ftmem__drop(tape, p.tables[i]);
     walk->embed.kept_bytes = tape->live;
+    if (result) *result = x;
     return f;
 }
 
-static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
+/* Backward from a stream whose forward has just been recorded on the tape; nothing else of it is held any more. */
+static ftmem__figure walk_embed_backward_from(ftmem__walk *walk, ftmem__var x, const walk_probe *probe)
 {
-    ftmem__low low = walk_low(walk, NULL, pass);
     ftmem__tape *tape = &walk->tape;
-    ftmem__prologue p;
     ftmem__figure f;
-    ftmem__var x;
     int64_t base;
-    int32_t i;
     int16_t g;
-    walk_start(walk, pass, NULL);
-    x = ftmem__low_embed(&low, &p);
-    for (i = 0; i < p.held_count; i++) ftmem__drop(tape, p.held[i]);
-    for (i = 0; i < p.mask_count; i++) ftmem__drop(tape, p.masks[i]);
-    for (i = 0; i < 2 && p.has_tables; i++) ftmem__drop(tape, p.tables[i]);
-    ftmem__cache_clear(tape);
-    ftmem__drop(tape, x);
     tape->birth = FTMEM_CLASS_TEMPORARY;
     tape->backward = true;
     walk_listen(tape, probe);
@@ -353,6 +388,35 @@ static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t pass, const 
     f = walk_figure(tape, base);
     walk_end(walk, probe);
     return f;
+}
+
+static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
+{
+    ftmem__low low = walk_low(walk, NULL, pass);
+    ftmem__tape *tape = &walk->tape;
+    ftmem__prologue p;
+    ftmem__var x;
+    int32_t i;
+    walk_start(walk, pass, NULL);
+    x = ftmem__low_embed(&low, &p);
+    for (i = 0; i < p.held_count; i++) ftmem__drop(tape, p.held[i]);
+    for (i = 0; i < p.mask_count; i++) ftmem__drop(tape, p.masks[i]);
+    for (i = 0; i < 2 && p.has_tables; i++) ftmem__drop(tape, p.tables[i]);
+    ftmem__cache_clear(tape);
+    ftmem__drop(tape, x);
+    return walk_embed_backward_from(walk, x, probe);
+}
+
+static void walk_embed(ftmem__walk *walk)
+{
+    const ftmem_job *job = walk->shape.job;
+    ftmem__ends *e = &walk->embed;
+    ftmem__var x;
+    walk->params.segment = FTMEM__SEGMENT_EMBED;
+    e->pass[FTMEM__PASS_FORWARD] = walk_embed_forward(walk, FTMEM__PASS_FORWARD, NULL, &x);
+    if (e->out_grad) e->pass[FTMEM__PASS_BACKWARD] = walk_embed_backward_from(walk, x, NULL);
+    if (e->out_grad && job->accumulation > 1) e->pass[FTMEM__PASS_BACKWARD_LATER] = walk_embed_backward(walk, FTMEM__PASS_BACKWARD_LATER, NULL);
+    if (job->eval == FTMEM_ON) e->pass[FTMEM__PASS_EVAL] = walk_embed_forward(walk, FTMEM__PASS_EVAL, NULL, NULL);
 }
 
 /* ------------------------------------------------------------------------------------------------ head and loss */
@@ -479,6 +543,7 @@ static void walk_head(ftmem__walk *walk, uint8_t dtype, bool grad)
     walk->params.segment = FTMEM__SEGMENT_HEAD;
     walk_head_forward(walk, FTMEM__PASS_FORWARD, dtype, grad, NULL, result);
     if (walk->head.out_grad) {
+        walk->tape.note = &walk->head_note;
         walk->head.pass[FTMEM__PASS_BACKWARD] = walk_loss_backward(walk, &low, result[0], result[1], NULL);
         walk->head.flops_backward = walk->tape.flops;
     }
@@ -489,22 +554,13 @@ static void walk_head(ftmem__walk *walk, uint8_t dtype, bool grad)
 
 /* --------------------------------------------------------------------------------------------------------- whole */
 
-/* Whether a block is of the kind that the one before it has; that one hands on what it was given. */
-static bool walk_continues(const ftmem__walk *walk, const ftmem__kind *kind, int64_t layer)
-{
-    const ftmem__shape *shape = &walk->shape;
-    return shape->model->layer_kind[layer] == kind->kind && ftmem__shape_layer_trained(shape, layer) == kind->trained &&
-           ftmem__shape_layer_adapted(shape, layer) == kind->adapted && walk_recomputed(walk, layer) == kind->recomputed;
-}
-
 static ftmem_status walk_blocks(ftmem__walk *walk, bool *grad, uint8_t *dtype, ftmem_error *error)
 {
     ftmem__kind *kind = NULL;
     int64_t i;
     for (i = 0; i < walk->shape.model->layers; i++) {
-        bool same = kind && *grad == kind->in_grad && *dtype == kind->in_dtype && walk_continues(walk, kind, i);
-        if (!same && !walk_layer(walk, i, *grad, *dtype, &kind))
-            return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layer_kind", i, "More than 12 different kinds of block are not modelled.");
+        kind = walk_layer(walk, i, kind, *grad, *dtype);
+        if (!kind) return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layer_kind", i, "More than 12 different kinds of block are not modelled.");
         kind->layers++;
         walk->of_layer[i] = (uint8_t)(kind - walk->kind);
         *grad = kind->out_grad;
@@ -515,17 +571,12 @@ static ftmem_status walk_blocks(ftmem__walk *walk, bool *grad, uint8_t *dtype, f
 
 ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error)
 {
-    const ftmem_job *job = walk->shape.job;
     bool grad;
     uint8_t dtype;
     ftmem_status status;
-    walk->params.segment = FTMEM__SEGMENT_EMBED;
-    walk->embed.pass[FTMEM__PASS_FORWARD] = walk_embed_forward(walk, FTMEM__PASS_FORWARD, NULL);
-    if (job->eval == FTMEM_ON) walk->embed.pass[FTMEM__PASS_EVAL] = walk_embed_forward(walk, FTMEM__PASS_EVAL, NULL);
+    walk_embed(walk);
     grad = walk->embed.out_grad;
     dtype = walk->embed.out_dtype;
-    if (grad) walk->embed.pass[FTMEM__PASS_BACKWARD] = walk_embed_backward(walk, FTMEM__PASS_BACKWARD, NULL);
-    if (grad && job->accumulation > 1) walk->embed.pass[FTMEM__PASS_BACKWARD_LATER] = walk_embed_backward(walk, FTMEM__PASS_BACKWARD_LATER, NULL);
     status = walk_blocks(walk, &grad, &dtype, error);
     if (status != FTMEM_OK) return status;
     walk_head(walk, dtype, grad);
@@ -552,7 +603,7 @@ void ftmem__walk_again(ftmem__walk *walk, int32_t segment, int32_t pass, int32_t
     walk_last_grad(walk, &grad, &dtype);
     if (segment == FTMEM__SEGMENT_EMBED) {
         if (backward) walk_embed_backward(walk, pass, &probe);
-        else walk_embed_forward(walk, pass, &probe);
+        else walk_embed_forward(walk, pass, &probe, NULL);
     } else if (segment == FTMEM__SEGMENT_HEAD) {
         if (backward) walk_head_backward(walk, pass, dtype, grad, &probe);
         else walk_head_forward(walk, pass, dtype, grad, &probe, NULL);

@@ -25,10 +25,11 @@ typedef struct ftmem__kind {
     int64_t in_bytes, born_bytes, cache_bytes; /* born: kept by autograd, counted as born in this block */
     int64_t attribute_bytes;                   /* of those, held by nodes to the end of the whole backward */
     double flops_forward, flops_backward;
-    int64_t layers; /* how many blocks are of this kind */
+    int64_t layers;                /* how many blocks are of this kind */
+    int32_t kept_from, kept_count; /* in ftmem__walk.kept; count -1: no room */
     ftmem__figure pass[FTMEM__PASS_END];
 } ftmem__kind;
-enum { FTMEM__MAX_KINDS = 12 };
+enum { FTMEM__MAX_KINDS = 12, FTMEM__MAX_KEPT = 160 };
 
 typedef struct ftmem__ends { /* embedding or head */
     ftmem__figure pass[FTMEM__PASS_END];
@@ -50,8 +51,11 @@ typedef struct ftmem__walk {
     ftmem__kind kind[FTMEM__MAX_KINDS];
     int32_t kinds;
     uint8_t of_layer[FTMEM_MAX_LAYERS];
+    ftmem__store kept[FTMEM__MAX_KEPT]; /* what the first kinds of block leave alive after forward, for the report */
+    int32_t kept_count;
     ftmem__ends embed, head;
-    ftmem__tape tape; /* scratch, used by one segment at a time */
+    ftmem__note head_note; /* of the head's backward, where the peak mostly is */
+    ftmem__tape tape;      /* scratch, used by one segment at a time */
     bool exhausted;
 } ftmem__walk;
 
