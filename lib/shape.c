@@ -69,7 +69,7 @@ static void shape_masks(ftmem__shape *shape)
     int64_t i, window = shape->model->sliding_window;
     bool always = job->attention == FTMEM_EAGER || job->mask == FTMEM_MASK_PADDED || shape->model->alibi == FTMEM_ON || shape->family->always_mask;
     for (i = 0; i < shape->model->layers; i++) {
-        if (shape->model->layer_kind[i] == 1) shape->has_sliding = true;
+        if (ftmem__layer_attention(shape->model->layer_kind[i]) == FTMEM__LAYER_SLIDING) shape->has_sliding = true;
         else shape->has_full = true;
     }
     if (job->attention == FTMEM_FLASH2) always = false;

@@ -40,7 +40,7 @@ void ftmem__tape_start(ftmem__tape *tape, int64_t big_cols)
 {
     memset(tape, 0, offsetof(ftmem__tape, stores));
     tape->big_cols = big_cols;
-    tape->free_head = tape->grad_in = tape->result = tape->also_gradient = -1;
+    tape->free_head = tape->grad_in = tape->result = tape->also_gradient = tape->input = -1;
     tape->birth = FTMEM_CLASS_KEPT;
     tape->mode = FTMEM__RECORD;
     tape->stop_after = -1;
@@ -134,6 +134,7 @@ void ftmem__free(ftmem__tape *tape, int16_t store)
     s->refs = 0;
     s->cached = false;
     tape->free_head = store;
+    if (store == tape->input) tape->input = -1;
 }
 
 /* ----------------------------------------------------------------------------------------------------- values */
@@ -141,6 +142,7 @@ void ftmem__free(ftmem__tape *tape, int16_t store)
 ftmem__var ftmem__input(ftmem__tape *tape, int64_t n, int64_t cols, int32_t dtype, bool grad)
 {
     int16_t store = ftmem__alloc(tape, FTMEM__OP_INPUT, n, cols, dtype, tape->birth);
+    tape->input = store;
     return ftmem__value(n, cols, dtype, store, grad ? FTMEM__INPUT : FTMEM__NO_NODE, grad);
 }
 

@@ -93,6 +93,7 @@ struct ftmem__tape {
     int32_t nodes, stop_after; /* stop_after: node with which a recomputation ends early, -1: none */
     int16_t high, free_head;   /* stores ever used; free list */
     int16_t grad_in;           /* gradient of the segment's input, -1: none */
+    int16_t input;             /* store of the segment's input while it lives, else -1 */
     int16_t result;            /* store of what a finished forward hands on, -1: unknown */
     uint8_t mode, birth;       /* ftmem__mode; class of new tensors */
     uint8_t part;              /* FTMEM__PART_..., of new tensors */

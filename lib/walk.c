@@ -22,7 +22,8 @@ static ftmem__low walk_low(ftmem__walk *walk, const ftmem__kind *kind, int32_t p
     low.training = pass != FTMEM__PASS_EVAL;
     low.trained = kind ? kind->trained : walk->shape.rest_trained;
     low.adapted = kind && kind->adapted;
-    low.kind = kind ? kind->kind : 0;
+    low.kind = kind ? ftmem__layer_attention(kind->kind) : 0;
+    low.mlp = kind ? ftmem__layer_mlp(kind->kind) : 0;
     return low;
 }
 
@@ -97,11 +98,6 @@ static int64_t walk_attributes(const ftmem__tape *tape)
 
 /* ------------------------------------------------------------------------------------------------------- blocks */
 
-static bool walk_alive(const ftmem__tape *tape, int16_t store)
-{
-    return store >= 0 && tape->stores[store].refs > 0;
-}
-
 /* Notes what a block's forward leaves alive, its result not counted. */
 static void walk_note_kept(ftmem__walk *walk, ftmem__kind *kind)
 {
@@ -141,7 +137,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
     if (pass == FTMEM__PASS_FORWARD) {
         kind->out_grad = out.grad;
         kind->out_dtype = out.dtype;
-        kind->in_kept = walk_alive(tape, x.store) && x.store != out.store;
+        kind->in_kept = tape->input >= 0 && x.store != out.store;
         kind->in_bytes = ftmem__round512(ftmem__bytes(kind->in_dtype, x.n));
         kind->cache_bytes = walk_cache_only(tape);
         kind->attribute_bytes = walk_attributes(tape);
@@ -491,7 +487,7 @@ static void walk_head_forward(ftmem__walk *walk, int32_t pass, uint8_t in_dtype,
     ends->out_grad = loss.grad;
     ends->cache_bytes = walk_cache_only(tape);
     ends->kept_bytes = tape->live - ends->cache_bytes - ends->logits_bytes;
-    ends->in_kept = walk_alive(tape, x.store);
+    ends->in_kept = tape->input >= 0;
     if (ends->in_kept) ends->kept_bytes -= tape->stores[x.store].bytes;
 }
 
