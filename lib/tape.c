@@ -306,7 +306,7 @@ ftmem__var ftmem__cast(ftmem__tape *tape, ftmem__var x, int32_t dtype)
     ftmem__var out;
     if (x.dtype == dtype) return ftmem__keep(tape, x);
     out = ftmem__apply(tape, FTMEM__OP_CAST, &x, 1, x.n, x.cols, dtype);
-    out.joined = x.joined; /* the layout is preserved */
+    if (x.joined) out.joined = true; /* the layout is preserved */
     return out;
 }
 
