@@ -308,7 +308,7 @@ static void walk_block(ftmem__walk *walk, ftmem__kind *kind)
 static bool walk_is_of(const ftmem__walk *walk, const ftmem__kind *kind, int64_t layer, bool in_grad, uint8_t in_dtype)
 {
     const ftmem__shape *shape = &walk->shape;
-    return shape->model->layer_kind[layer] == kind->kind && in_grad == kind->in_grad && in_dtype == kind->in_dtype &&
+    return ftmem__shape_layer_kind(shape, layer) == kind->kind && in_grad == kind->in_grad && in_dtype == kind->in_dtype &&
            ftmem__shape_layer_trained(shape, layer) == kind->trained && ftmem__shape_layer_adapted(shape, layer) == kind->adapted &&
            walk_recomputed(walk, layer) == kind->recomputed;
 }
@@ -317,7 +317,7 @@ static void walk_new_kind(ftmem__walk *walk, int64_t layer, bool in_grad, uint8_
 {
     ftmem__kind *kind = &walk->kind[walk->kinds++];
     memset(kind, 0, sizeof *kind);
-    kind->kind = walk->shape.model->layer_kind[layer];
+    kind->kind = ftmem__shape_layer_kind(&walk->shape, layer);
     kind->trained = ftmem__shape_layer_trained(&walk->shape, layer);
     kind->adapted = ftmem__shape_layer_adapted(&walk->shape, layer);
     kind->in_grad = in_grad;
