@@ -215,12 +215,28 @@ static ftmem_status families_required(const ftmem_model *model, ftmem_error *err
                        "A required dimension of the model is missing: give it, or take the model from a config or the catalog.");
 }
 
+const uint8_t *ftmem__family_block(const ftmem__family *family, const ftmem_model *model)
+{
+    if (model->parallel != FTMEM_ON) return family->block;
+    return model->two_norms == FTMEM_ON ? family->two_norm_block : family->parallel_block;
+}
+
+static ftmem_status families_fail_form(const ftmem_model *model, ftmem_error *error)
+{
+    if (model->two_norms == FTMEM_ON)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "model.two_norms", "on",
+                           "model.two_norms is on, but no block of this family has a norm for each branch");
+    return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "model.parallel", "on",
+                       "model.parallel is on, but in no block of this family do attention and MLP read the same stream");
+}
+
 ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error)
 {
     ftmem_status status = families_required(model, error);
     if (status != FTMEM_OK) return status;
     if (model->layers > FTMEM_MAX_LAYERS)
         return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layers", model->layers, "More layers than the published limit of 512 are not modelled.");
+    if (!ftmem__family_block(ftmem__family_of(model), model)) return families_fail_form(model, error);
     if (model->head_dim == 0)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.heads", model->heads,
                                "model.heads is larger than model.hidden; hidden / heads must be at least 1.");

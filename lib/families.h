@@ -96,8 +96,9 @@ typedef struct ftmem__family {
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */
 } ftmem__family;
 
-const ftmem__family *ftmem__family_of(const ftmem_model *model); /* model->family 0: llama */
-void ftmem__model_defaults(ftmem_model *model);                  /* fills what is 0 */
+const ftmem__family *ftmem__family_of(const ftmem_model *model);                           /* model->family 0: llama */
+const uint8_t *ftmem__family_block(const ftmem__family *family, const ftmem_model *model); /* NULL: the family has no block of this form */
+void ftmem__model_defaults(ftmem_model *model);                                            /* fills what is 0 */
 ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error);
 
 #endif

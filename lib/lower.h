@@ -82,6 +82,7 @@ typedef struct ftmem__low {
     ftmem__var weights; /* attention weights that eager attention returned: alive until the block returns */
 } ftmem__low;
 
+uint8_t ftmem__shape_layer_kind(const ftmem__shape *shape, int64_t layer); /* ftmem__low.kind of a block */
 bool ftmem__shape_layer_trained(const ftmem__shape *shape, int64_t layer);
 bool ftmem__shape_layer_adapted(const ftmem__shape *shape, int64_t layer);
 

@@ -12,6 +12,13 @@ static bool shape_trains(const ftmem_job *job, bool named)
     return named == shape_part(job, FTMEM_PART_ALL_BUT);
 }
 
+/* A window shows in its mask only: where both kinds have a mask, or neither has, they are one, and are walked once. */
+uint8_t ftmem__shape_layer_kind(const ftmem__shape *shape, int64_t layer)
+{
+    uint8_t kind = shape->model->layer_kind[layer];
+    return kind == 1 && shape->mask_sliding == shape->mask_full ? 0 : kind;
+}
+
 bool ftmem__shape_layer_trained(const ftmem__shape *shape, int64_t layer)
 {
     const ftmem_job *job = shape->job;
