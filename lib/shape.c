@@ -16,7 +16,8 @@ static bool shape_trains(const ftmem_job *job, bool named)
 uint8_t ftmem__shape_layer_kind(const ftmem__shape *shape, int64_t layer)
 {
     uint8_t kind = shape->model->layer_kind[layer];
-    return kind == 1 && shape->mask_sliding == shape->mask_full ? 0 : kind;
+    bool alike = ftmem__layer_attention(kind) == FTMEM__LAYER_SLIDING && shape->mask_sliding == shape->mask_full;
+    return alike ? (uint8_t)(kind - FTMEM__LAYER_SLIDING) : kind;
 }
 
 bool ftmem__shape_layer_trained(const ftmem__shape *shape, int64_t layer)
