@@ -99,8 +99,8 @@ enum {
     FTMEM_QWEN = 27, FTMEM_BAICHUAN = 28, FTMEM_CHATGLM = 29, FTMEM_INTERNLM2 = 30, FTMEM_ORION = 31, FTMEM_MINICPM = 32,
     /* mixtures of experts */
     FTMEM_MIXTRAL = 33, FTMEM_QWEN3_MOE = 34,
-    FTMEM_DEEPSEEK_V2 = 35,
-    FTMEM_FAMILY_END = 36
+    FTMEM_DEEPSEEK_V2 = 35, FTMEM_DEEPSEEK_V3 = 36, FTMEM_GLM4_MOE = 37, FTMEM_MINIMAX_M2 = 38, FTMEM_OLMOE = 39,
+    FTMEM_FAMILY_END = 40
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */

@@ -447,7 +447,8 @@ static ftmem_status config_partly_rotated(const config_source *c, ftmem_model *m
     return config_fail(c, FTMEM_E_CONFLICT, &e, "that fraction of a head must be an even number of dimensions");
 }
 
-static ftmem_status config_gptj_rotation(const config_source *c, ftmem_model *model)
+/* GPT-J, and MiniMax-M2's older files, say it in dimensions. */
+static ftmem_status config_own_rotation(const config_source *c, ftmem_model *model)
 {
     ftmem_entry e = config_lookup(c, "rotary_dim");
     ftmem_status status = config_whole(c, &e, model->head_dim, true, &model->rotary_dim);
@@ -458,7 +459,7 @@ static ftmem_status config_gptj_rotation(const config_source *c, ftmem_model *mo
 static ftmem_status config_rotation(const config_source *c, ftmem_model *model)
 {
     if (config_is(c, CONFIG_ROTATES_NOT | CONFIG_LATENT) || model->alibi == FTMEM_ON) return FTMEM_OK;
-    if (c->cls->family == FTMEM_GPTJ) return config_gptj_rotation(c, model);
+    if (c->cls->family == FTMEM_GPTJ || config_given(c, "rotary_dim")) return config_own_rotation(c, model);
     if (config_is(c, CONFIG_ROTATES_PART)) return config_partly_rotated(c, model);
     model->rotary_dim = model->head_dim;
     return FTMEM_OK;
@@ -805,7 +806,7 @@ static ftmem_status config_refuse_type(const config_source *c, const char *type)
     ftmem__put(&text, what ? " is " : " is not known");
     ftmem__put(&text, what ? what : "");
     ftmem__put(&text, what ? ", which is not modelled;" : ";");
-    ftmem__put(&text, " modelled are dense decoders such as llama, mistral, qwen2, qwen3, gemma2, phi3, gpt2 and falcon.");
+    ftmem__put(&text, " modelled are decoders such as llama, qwen3, gemma2, phi3, gpt2, falcon, mixtral and deepseek_v3.");
     return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, "model_type", type, message);
 }
 

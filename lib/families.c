@@ -154,6 +154,14 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .default_targets = R(Q) | R(V)},
     [FTMEM_DEEPSEEK_V2] = {.model_type = "deepseek_v2", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_COMPLEX, .router = FTMEM__ROUTER_SOFTMAX_SCALED, .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true,
         .modules = LATENT_MODULES, .default_targets = R(Q) | R(KV_UP)},
+    [FTMEM_DEEPSEEK_V3] = {.model_type = "deepseek_v3", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON,
+        .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .modules = LATENT_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
+    [FTMEM_GLM4_MOE] = {.model_type = "glm4_moe", QWEN3_PARTS, .turn = FTMEM__TURN_JOINED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .experts_as = FTMEM__EXPERTS_AS_PROJ,
+        .router_fp32 = true, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_MINIMAX_M2] = {.model_type = "minimax_m2", QWEN3_PARTS, .qk_norm_kind = FTMEM__QK_WHOLE, .norm_each = true, .views_last = true, .turn = FTMEM__TURN_JOINED, .router = FTMEM__ROUTER_SIGMOID, .router_norm = ON,
+        .experts_as = FTMEM__EXPERTS_AS_W, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_OLMOE] = {.model_type = "olmoe", QWEN3_PARTS, .qk_norm_kind = FTMEM__QK_WHOLE, .norm_each = true, .views_last = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF,
+        .experts_as = FTMEM__EXPERTS_AS_PROJ, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
 };
 
 /* clang-format on */

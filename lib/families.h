@@ -46,9 +46,16 @@ enum { FTMEM__TURN_WHOLE, FTMEM__TURN_JOINED, FTMEM__TURN_APART, FTMEM__TURN_PAI
 enum { FTMEM__TABLES_CAST, FTMEM__TABLES_FP32, FTMEM__TABLES_CAST_QK_FP32 }; /* cos and sin in the stream's dtype or fp32; q and k widened before */
 enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS };         /* where q/k norms work; a weight for each head */
 
-/* Routers: scores by softmax in fp32, then the best; CAST to the logits' dtype; SCALED by a constant, with the product in
-   fp32 too (router_fp32). */
-enum { FTMEM__ROUTER_NONE, FTMEM__ROUTER_SOFTMAX, FTMEM__ROUTER_SOFTMAX_CAST, FTMEM__ROUTER_SOFTMAX_SCALED };
+/* Routers: scores by softmax in fp32, then the best; CAST to the logits' dtype; SCALED by a constant. SIGMOID: the best by
+   score and a bias, their scores gathered; GROUPED: from the best groups, and scaled. */
+enum {
+    FTMEM__ROUTER_NONE,
+    FTMEM__ROUTER_SOFTMAX,
+    FTMEM__ROUTER_SOFTMAX_CAST,
+    FTMEM__ROUTER_SOFTMAX_SCALED,
+    FTMEM__ROUTER_SIGMOID,
+    FTMEM__ROUTER_SIGMOID_GROUPED
+};
 
 /* What PEFT calls the experts: nothing else than the parameters' names, which "all-linear" leaves alone; gate_proj, up_proj and
    down_proj; w1, w3 and w2. */

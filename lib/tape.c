@@ -235,7 +235,7 @@ static void tape_save_by_row(ftmem__tape *tape, ftmem__node *node, const ftmem__
 static bool tape_ends_before(const ftmem__tape *tape, ftmem__op op)
 {
     uint8_t saves = tape_rows[op].saves;
-    return tape->nodes == tape->stop_after && (saves == TAPE_INPUT || saves == TAPE_CROSS) && op != FTMEM__OP_LAYER_NORM;
+    return tape->nodes == tape->stop_after && (saves == TAPE_INPUT || saves == TAPE_CROSS || op == FTMEM__OP_INDEX) && op != FTMEM__OP_LAYER_NORM;
 }
 
 /* Records an operation whose result is `store`; returns its node. */
@@ -564,7 +564,8 @@ static void tape_fit_all(ftmem__tape *tape, const ftmem__node *node, int16_t res
 {
     uint8_t kind = tape_rows[node->op].backward;
     int32_t k;
-    if ((kind != TAPE_PASS && kind != TAPE_MAP && kind != TAPE_MINUS && kind != TAPE_MATMUL) || node->op == FTMEM__OP_CAT || node->op == FTMEM__OP_CLONE) return;
+    if ((kind != TAPE_PASS && kind != TAPE_MAP && kind != TAPE_MINUS && kind != TAPE_MATMUL) || node->op == FTMEM__OP_CAT || node->op == FTMEM__OP_CLONE)
+        return;
     for (k = 0; k < node->inputs; k++)
         if (result[k] >= 0) result[k] = tape_fit(tape, node, k, result[k], kind == TAPE_MATMUL ? node->in[k].n : node->out_n, node->out_dtype);
 }
