@@ -105,7 +105,7 @@ static void test_class_defaults(void **state)
         { "qwen3_moe", "00000100000", FTMEM_QWEN3_MOE, FTMEM_SILU, 2048, 6144, 24, 32, 4, 64, 64, 0, 0 },
         { "deepseek_v2 num_experts_per_tok=6", "00000000000", FTMEM_DEEPSEEK_V2, FTMEM_SILU, 4096, 11008, 32, 32, 32, 192, 64, 0, 0 },
         { "deepseek_v3", "00000000000", FTMEM_DEEPSEEK_V3, FTMEM_SILU, 7168, 18432, 61, 128, 128, 192, 64, 0, 0 },
-        { "glm4_moe", "00000000000", FTMEM_GLM4_MOE, FTMEM_SILU, 4096, 10944, 46, 96, 8, 42, 21, 0, 0 },
+        { "glm4_moe head_dim=128", "00000000000", FTMEM_GLM4_MOE, FTMEM_SILU, 4096, 10944, 46, 96, 8, 128, 64, 0, 0 },
         { "minimax_m2", "00000100000", FTMEM_MINIMAX_M2, FTMEM_SILU, 3072, 1536, 62, 48, 8, 128, 128, 0, 0 },
         { "olmoe", "00000100000", FTMEM_OLMOE, FTMEM_SILU, 2048, 2048, 16, 16, 16, 128, 128, 0, 0 },
         { "qwen", "01000000000", FTMEM_QWEN, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
