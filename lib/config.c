@@ -440,6 +440,7 @@ static ftmem_status config_partly_rotated(const config_source *c, ftmem_model *m
 {
     double factor = 0;
     ftmem_entry e = config_rotary_factor(c);
+    if (e.type == FTMEM_ENTRY_NULL) e.type = FTMEM_ENTRY_INT, e.integer = 1;
     ftmem_status status = config_real(c, &e, 1e-9, 1, "it must be a fraction above 0 and up to 1", &factor);
     if (status != FTMEM_OK) return status;
     model->rotary_dim = (int64_t)((double)model->head_dim * factor); /* rounded down, as in the code */

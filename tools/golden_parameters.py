@@ -134,7 +134,7 @@ DERIVED = {
     "num_ln_in_parallel_attn": "2 if new_decoder_architecture else null",        # model
 }
 # Classes that do not declare head_dim, but whose models use it when the file has it (checked below).
-UNDECLARED_HEAD_DIM = "qwen2 phi phi3 starcoder2 olmo olmo2 olmo3 smollm3 granite cohere cohere2".split()
+UNDECLARED_HEAD_DIM = "qwen2 phi phi3 starcoder2 olmo olmo2 olmo3 smollm3 granite cohere cohere2 glm4_moe".split()
 ALIASES = {"falcon": {"n_embed": "hidden_size"}, "bloom": {"n_embed": "hidden_size"}}    # beside attribute_map
 ROTARY_KEY = {"glm4_moe": "partial_rotary_factor", "phi": "partial_rotary_factor", "phi3": "partial_rotary_factor", "stablelm": "partial_rotary_factor",
               "gpt_neox": "rotary_pct"}
