@@ -114,6 +114,7 @@ ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_
     shape->family = ftmem__family_of(m);
     shape->b = c->job.micro_batch;
     shape->s = c->job.sequence;
+    shape->eval_b = c->job.eval_batch;
     shape->tokens = shape->b * shape->s;
     shape->h = m->hidden;
     shape->f = m->ffn;
