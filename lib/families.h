@@ -68,6 +68,9 @@ typedef struct ftmem__family {
     bool returns_weights;                /* a block returns (stream, attention weights): the caller's tuple holds them */
     bool mask_buffer;                    /* a boolean buffer of positions x positions (modeling_gpt_bigcode.py GPTBigCodeModel) */
     bool never_quantized;                /* linears of a class of its own, which bitsandbytes leaves alone (Falcon) */
+    bool scale_before_head;              /* the head's input is scaled, where `scaled`, not the logits (MiniCPM) */
+    bool normed_head;                    /* training multiplies by normalize(head.weight) (Baichuan 2 NormHead) */
+    bool remote_code;                    /* not in transformers: the model's repository brings the code */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */
 } ftmem__family;

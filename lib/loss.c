@@ -16,6 +16,29 @@ static ftmem__var loss_head_weight(ftmem__low *low, int64_t out)
     return shape->head_copy ? ftmem__low_copy(low, FTMEM_ROLE_HEAD, n, shape->h) : w;
 }
 
+/* modeling_baichuan.py NormHead: normalize(weight) is made in each training forward. */
+static ftmem__var loss_normed(ftmem__low *low, ftmem__var w, int64_t out)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var norm = ftmem__apply(tape, FTMEM__OP_MEAN, &w, 1, out, 1, w.dtype), y;
+    y = ftmem__binary(tape, FTMEM__OP_MUL, w, norm);
+    ftmem__drop(tape, norm);
+    return y;
+}
+
+/* F.linear of the stream, or of a scaled copy of it (modeling_minicpm.py), and the head's weight. */
+static ftmem__var loss_head(ftmem__low *low, ftmem__var x, const ftmem__var *bias, int64_t out, bool classify)
+{
+    const ftmem__family *family = low->shape->family;
+    bool scaled = !classify && family->scale_before_head && low->shape->model->scaled == FTMEM_ON;
+    ftmem__var w = loss_head_weight(low, out), in = scaled ? ftmem__unary(low->tape, FTMEM__OP_SCALE, x) : ftmem__keep(low->tape, x), normed = w, y;
+    if (family->normed_head && !classify) normed = loss_normed(low, w, out);
+    y = ftmem__low_plain_linear(low, in, normed, bias, out);
+    if (family->normed_head && !classify) ftmem__drop(low->tape, normed);
+    ftmem__drop(low->tape, in);
+    return y;
+}
+
 /* logits = head(x), scaled and soft-capped where the family does; x stays the caller's. */
 ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
 {
@@ -23,12 +46,11 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
     ftmem__tape *tape = low->tape;
     bool classify = shape->job->task == FTMEM_TASK_CLASSIFY;
     int64_t out = classify ? shape->job->classes : shape->vocab;
-    ftmem__var w, bias, y, t;
+    ftmem__var bias, y, t;
     bool has_bias = !classify && shape->model->head_bias == FTMEM_ON;
     tape->part = FTMEM__PART_HEAD;
-    w = loss_head_weight(low, out);
     if (has_bias) bias = ftmem__low_parameter(low, FTMEM_ROLE_HEAD, out, out, shape->head_trained);
-    y = ftmem__low_plain_linear(low, x, w, has_bias ? &bias : NULL, out);
+    y = loss_head(low, x, has_bias ? &bias : NULL, out, classify);
     if (!classify && shape->family->logit_scale && shape->model->scaled == FTMEM_ON) {
         t = ftmem__unary(tape, FTMEM__OP_SCALE, y);
         ftmem__drop(tape, y);

@@ -6,6 +6,7 @@ typedef struct report {
     ftmem__step *step;
     ftmem_memory *memory;
     ftmem_tensor kind[REPORT_KINDS];
+    uint32_t key[REPORT_KINDS]; /* of each line: lines that are alike have equal ones */
     int32_t count;
     int64_t times; /* how many blocks a tape stands for */
     bool others;   /* a finished forward: the result belongs to the next segment */
@@ -21,19 +22,27 @@ static bool report_alike(const ftmem_tensor *a, const ftmem_tensor *b)
     return same && (a->part == b->part || a->tensor_class < FTMEM_CLASS_KEPT);
 }
 
+static uint32_t report_key(const ftmem_tensor *t)
+{
+    return (uint32_t)t->dims[0] * 31u + (uint32_t)t->dims[1] * 127u + (uint32_t)(t->tensor_class * 16 + t->dtype);
+}
+
 /* When lines run out the classes still get their bytes. */
 static void report_tensor(report *r, const ftmem_tensor *t)
 {
-    int32_t i;
+    uint32_t key = report_key(t);
+    int32_t i, count = r->count;
     r->memory->at_peak[t->tensor_class] += t->bytes;
-    for (i = 0; i < r->count; i++) {
-        ftmem_tensor *k = &r->kind[i];
-        if (!report_alike(k, t)) continue;
-        k->bytes += t->bytes;
-        k->count += t->count;
+    for (i = 0; i < count; i++) {
+        if (r->key[i] != key || !report_alike(&r->kind[i], t)) continue;
+        r->kind[i].bytes += t->bytes;
+        r->kind[i].count += t->count;
         return;
     }
-    if (r->count < REPORT_KINDS) r->kind[r->count++] = *t;
+    if (count == REPORT_KINDS) return;
+    r->key[count] = key;
+    r->kind[count] = *t;
+    r->count++;
 }
 
 static void report_store(report *r, const ftmem__store *s)
@@ -92,6 +101,7 @@ static int32_t report_part_of(int32_t role)
 static void report_param(report *r, const ftmem__param *p, int32_t tensor_class, int64_t count, int64_t bytes, ftmem__op op)
 {
     ftmem_tensor t = { 0 };
+    if (count <= 0) return;
     t.bytes = (uint64_t)(bytes * count);
     t.count = count;
     t.dims[0] = p->rows ? p->rows : p->n;
@@ -100,16 +110,14 @@ static void report_param(report *r, const ftmem__param *p, int32_t tensor_class,
     t.dtype = p->dtype;
     t.op = ftmem__op_name((int32_t)op, false);
     t.part = ftmem__part_name(report_part_of(p->role));
-    if (count > 0) report_tensor(r, &t);
+    report_tensor(r, &t);
 }
 
-/* How many blocks of a kind lie in [from, to) of its stack. */
-static int64_t report_layers(const ftmem__walk *walk, int32_t kind, int64_t from, int64_t to)
+/* How many blocks of each kind of one stack lie in [from, to); adds to the counts. */
+static void report_layers(const ftmem__walk *walk, int32_t stack, int64_t from, int64_t to, int64_t count[FTMEM__MAX_KINDS])
 {
-    const ftmem__stack *stack = &walk->stack[walk->kind[kind].stack];
-    int64_t i, n = 0;
-    for (i = from; i < to; i++) n += stack->of_layer[i] == kind;
-    return n;
+    int64_t i;
+    for (i = from; i < to; i++) count[walk->stack[stack].of_layer[i]]++;
 }
 
 static int64_t report_depth(const ftmem__walk *walk, int32_t stack)
@@ -139,11 +147,9 @@ static bool report_end_done(const ftmem__moment *m, int32_t stack)
 }
 
 /* Gradients that are there: of blocks above the running one, of the head; all of them in later micro-batches and at the step. */
-static int64_t report_gradient_count(const ftmem__walk *walk, const ftmem__moment *m, const ftmem__param *p, bool all)
+static int64_t report_gradient_count(const ftmem__walk *walk, const ftmem__moment *m, const ftmem__param *p)
 {
     int32_t stack = ftmem__walk_stack_of(walk, p->segment), last = walk->stacks - 1;
-    if (p->segment >= 0) return report_layers(walk, p->segment, all ? 0 : report_done(walk, m, stack), report_depth(walk, stack));
-    if (all) return 1;
     if (p->role == FTMEM_ROLE_EMBED && walk->shape.tied && p->base) return report_end_done(m, last);
     if (p->segment == ftmem__segment_end(stack)) return report_end_done(m, stack);
     return m->pass == FTMEM__PASS_BACKWARD && stack > m->stack;
@@ -154,12 +160,15 @@ static void report_gradients(report *r)
     const ftmem__walk *walk = r->step->walk;
     const ftmem__moment *m = &r->step->peak;
     bool all = m->later_micro || m->phase == FTMEM_PHASE_OPTIMIZER || m->phase == FTMEM_PHASE_OPTIMIZER2;
+    int64_t above[FTMEM__MAX_KINDS] = { 0 };
     int32_t i;
+    for (i = 0; i < walk->stacks; i++) report_layers(walk, i, all ? 0 : report_done(walk, m, i), report_depth(walk, i), above);
     for (i = 0; i < walk->params.count; i++) {
         const ftmem__param *p = &walk->params.at[i];
         int64_t count;
         if (!p->trained) continue;
-        count = report_gradient_count(walk, m, p, all);
+        if (p->segment >= 0) count = above[p->segment];
+        else count = all ? 1 : report_gradient_count(walk, m, p);
         if (p->role == FTMEM_ROLE_EMBED && p->base && report_waits(walk, m)) count++;
         report_param(r, p, FTMEM_CLASS_GRADIENTS, count, p->bytes, FTMEM__OP_GRADIENT);
     }
@@ -173,8 +182,8 @@ static void report_states(report *r)
     int32_t i;
     for (i = 0; i < walk->params.count; i++) {
         ftmem__param p = walk->params.at[i];
-        int64_t bytes = ftmem__state_bytes(job, &p), tensors = bytes >= 2 * p.n ? 2 : 1;
-        if (!p.trained || !bytes) continue;
+        int64_t bytes = p.trained ? ftmem__state_bytes(job, &p) : 0, tensors = bytes >= 2 * p.n ? 2 : 1;
+        if (!bytes) continue;
         if (bytes < 4 * p.n && p.rows) {
             p.dtype = FTMEM_INT8;
             p.rows = 0;
@@ -242,10 +251,10 @@ static void report_attributes(report *r, int32_t kind)
     const ftmem__moment *m = &r->step->peak;
     const ftmem__kind *k = &walk->kind[kind];
     bool backward = m->pass == FTMEM__PASS_BACKWARD || m->pass == FTMEM__PASS_BACKWARD_LATER;
-    int64_t from = k->stack > m->stack ? 0 : k->recomputed ? m->layer : m->layer + 1;
-    if (!backward || k->stack < m->stack || (k->stack == m->stack && m->layer < 0)) return;
-    report_bytes(r, FTMEM_CLASS_KEPT, k->attribute_bytes * report_layers(walk, kind, from, report_depth(walk, k->stack)), FTMEM__OP_LINEAR8,
-                 FTMEM__PART_ATTENTION);
+    int64_t from = k->stack > m->stack ? 0 : k->recomputed ? m->layer : m->layer + 1, above[FTMEM__MAX_KINDS] = { 0 };
+    if (!backward || !k->attribute_bytes || k->stack < m->stack || (k->stack == m->stack && m->layer < 0)) return;
+    report_layers(walk, k->stack, from, report_depth(walk, k->stack), above);
+    report_bytes(r, FTMEM_CLASS_KEPT, k->attribute_bytes * above[kind], FTMEM__OP_LINEAR8, FTMEM__PART_ATTENTION);
 }
 
 /* How many blocks of a stack have run forward and not yet backward, the running one left out. */
@@ -260,9 +269,10 @@ static void report_blocks(report *r)
 {
     const ftmem__walk *walk = r->step->walk;
     const ftmem__moment *m = &r->step->peak;
+    int64_t below[FTMEM__MAX_KINDS] = { 0 };
     int32_t k;
-    for (k = 0; k < walk->kinds; k++)
-        report_again(r, k, FTMEM__PASS_FORWARD, FTMEM__EVENT_END, report_layers(walk, k, 0, report_waiting(walk, m, walk->kind[k].stack)), false);
+    for (k = 0; k < walk->stacks; k++) report_layers(walk, k, 0, report_waiting(walk, m, k), below);
+    for (k = 0; k < walk->kinds; k++) report_again(r, k, FTMEM__PASS_FORWARD, FTMEM__EVENT_END, below[k], false);
     for (k = 0; k < walk->kinds; k++) report_attributes(r, k);
 }
 
@@ -353,9 +363,12 @@ static void report_components(ftmem_memory *m)
 void ftmem__report(ftmem__step *step, ftmem_memory *memory)
 {
     report r;
-    memset(&r, 0, sizeof r);
     r.step = step;
     r.memory = memory;
+    r.count = 0;
+    r.times = 0;
+    r.others = r.keep_result = r.released = false;
+    r.op = r.part = NULL;
     report_weights(&r);
     report_gradients(&r);
     report_kept(&r);

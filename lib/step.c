@@ -65,15 +65,27 @@ static void step_sides_made(step_run *run, const ftmem__stack *stack, const ftme
         if (kind->made >> k & 1) step_side(run, &stack->side[k], pass, 1);
 }
 
+/* A pass over a run of equal blocks: memory is linear in the block's index, so the highest moment is at one of the ends. */
+static void step_blocks(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack, int64_t first, int64_t last)
+{
+    int32_t segment = stack->of_layer[first];
+    ftmem__figure f = run->walk->kind[segment].pass[pass];
+    int64_t rest = f.delta * (last > first ? last - first : first - last);
+    if (f.delta <= 0) step_moment(run, phase, f, segment, pass, (int32_t)first);
+    run->level += rest;
+    if (f.delta > 0) step_moment(run, phase, f, segment, pass, (int32_t)last);
+    run->level += f.delta;
+}
+
 static void step_blocks_forward(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack)
 {
-    const ftmem__walk *walk = run->walk;
+    const ftmem__kind *kind = &run->walk->kind[stack->of_layer[0]];
     bool aliased = pass == FTMEM__PASS_EVAL ? stack->embed.eval_aliased : stack->embed.aliased;
-    int64_t i;
-    for (i = 0; i < step_layers(stack); i++) {
-        const ftmem__kind *kind = &walk->kind[stack->of_layer[i]];
-        step_pass(run, phase, kind->pass[pass], stack->of_layer[i], pass, (int32_t)i);
-        step_sides_made(run, stack, kind, pass);
+    int64_t i, last, layers = step_layers(stack);
+    for (i = 0; i < layers; i = last + 1) {
+        for (last = i; last > 0 && last + 1 < layers && stack->of_layer[last + 1] == stack->of_layer[i];) last++; /* the first block by itself */
+        step_blocks(run, phase, pass, stack, i, last);
+        if (i == 0) step_sides_made(run, stack, kind, pass);
         if (i > 0 || !aliased || (kind->in_kept && pass == FTMEM__PASS_FORWARD)) continue;
         run->frame = step_stream_bytes(stack->shape, kind->in_dtype, pass);
         run->level += run->frame;
@@ -199,12 +211,13 @@ static void step_sides_read(step_run *run, const ftmem__stack *stack, const ftme
 
 static void step_blocks_backward(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack)
 {
-    int64_t i;
-    for (i = step_layers(stack) - 1; i >= 0; i--) {
+    int64_t i, last;
+    for (i = step_layers(stack) - 1; i >= 0; i = last - 1) {
         const ftmem__kind *kind = &run->walk->kind[stack->of_layer[i]];
         if (!kind->out_grad) return;
+        for (last = i; last > 0 && stack->of_layer[last - 1] == stack->of_layer[i];) last--;
         step_sides_read(run, stack, kind);
-        step_pass(run, phase, kind->pass[pass], stack->of_layer[i], pass, (int32_t)i);
+        step_blocks(run, phase, pass, stack, i, last);
     }
 }
 

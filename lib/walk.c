@@ -14,7 +14,7 @@ typedef struct walk_stream { /* of hidden states, between two segments */
 static bool walk_recomputed(const ftmem__walk *walk, int64_t layer)
 {
     const ftmem_job *job = walk->shape.job;
-    return job->recompute != FTMEM_RECOMPUTE_NONE && layer % job->recompute_every == 0;
+    return job->recompute != FTMEM_RECOMPUTE_NONE && (job->recompute_every == 1 || layer % job->recompute_every == 0);
 }
 
 static ftmem__low walk_low(ftmem__walk *walk, int32_t stack, const ftmem__kind *kind, int32_t pass)
@@ -412,8 +412,6 @@ static bool walk_layer(ftmem__walk *walk, int32_t stack, int64_t layer, bool in_
         **found = want;
         walk_block(walk, *found);
     }
-    (*found)->layers++;
-    walk->stack[stack].of_layer[layer] = (uint8_t)i;
     return true;
 }
 
@@ -709,13 +707,25 @@ static void walk_bridge(ftmem__walk *walk, int32_t stack, const walk_stream *in)
 
 /* --------------------------------------------------------------------------------------------------------- whole */
 
+/* Whether a block is of the kind that the one before it has; that one hands on what it was given. */
+static bool walk_continues(const ftmem__walk *walk, const ftmem__shape *shape, const ftmem__kind *kind, int64_t layer)
+{
+    bool same = shape->model->layer_kind[layer] == kind->kind && ftmem__shape_layer_trained(shape, layer) == kind->trained &&
+                ftmem__shape_layer_adapted(shape, layer) == kind->adapted && walk_recomputed(walk, layer) == kind->recomputed;
+    return same && !kind->first && (!shape->sided || layer < shape->model->layers - 1);
+}
+
 static ftmem_status walk_blocks(ftmem__walk *walk, int32_t stack, walk_stream *stream, ftmem_error *error)
 {
+    const ftmem__shape *shape = walk->stack[stack].shape;
     ftmem__kind *kind = NULL;
     int64_t i;
-    for (i = 0; i < walk->stack[stack].shape->model->layers; i++) {
-        if (!walk_layer(walk, stack, i, stream->grad, stream->dtype, &kind))
+    for (i = 0; i < shape->model->layers; i++) {
+        bool same = kind && stream->grad == kind->in_grad && stream->dtype == kind->in_dtype && walk_continues(walk, shape, kind, i);
+        if (!same && !walk_layer(walk, stack, i, stream->grad, stream->dtype, &kind))
             return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layer_kind", i, "More than 12 different kinds of block are not modelled.");
+        kind->layers++;
+        walk->stack[stack].of_layer[i] = (uint8_t)(kind - walk->kind);
         stream->grad = kind->out_grad;
         stream->dtype = kind->out_dtype;
     }
