@@ -89,7 +89,7 @@ typedef struct ftmem__low {
     uint8_t kind;                  /* of the block: 0 full, 1 sliding, 2 without rotation */
     const ftmem__var *join;        /* residual that attention or MLP add in their own forward, or NULL */
     uint8_t given, made;           /* sides that are there already, and those that this segment has made */
-    ftmem__var side[FTMEM__SIDES]; /* the walk owns them all */
+    ftmem__var *side;              /* FTMEM__SIDES of them, which the walk owns */
     bool has_weights;
     ftmem__var weights; /* attention weights that eager attention returned: alive until the block returns */
 } ftmem__low;

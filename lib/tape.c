@@ -374,18 +374,16 @@ static void tape_leaf(ftmem__tape *tape, int16_t gradient, bool shared)
 
 void ftmem__deliver(ftmem__tape *tape, ftmem__var to, int16_t gradient)
 {
-    if (to.node <= FTMEM__SIDE) {
-        tape_accumulate(tape, &tape->grad_side[FTMEM__SIDE - to.node], gradient, to.n, to.cols, to.dtype);
-    } else if (to.node == FTMEM__JOINED_LEAF) {
-        ftmem__release(tape, gradient);
+    if (to.node >= 0) {
+        tape_accumulate(tape, &tape->node[to.node].grad[to.slot], gradient, to.n, to.cols, to.dtype);
     } else if (to.node == FTMEM__LEAF || to.node == FTMEM__SHARED_LEAF) {
         tape_leaf(tape, gradient, to.node == FTMEM__SHARED_LEAF);
     } else if (to.node == FTMEM__INPUT) {
         tape_accumulate(tape, &tape->grad_in, gradient, to.n, to.cols, to.dtype);
-    } else if (to.node >= 0) {
-        tape_accumulate(tape, &tape->node[to.node].grad[to.slot], gradient, to.n, to.cols, to.dtype);
+    } else if (to.node <= FTMEM__SIDE) {
+        tape_accumulate(tape, &tape->grad_side[FTMEM__SIDE - to.node], gradient, to.n, to.cols, to.dtype);
     } else {
-        ftmem__release(tape, gradient);
+        ftmem__release(tape, gradient); /* FTMEM__NO_NODE, and FTMEM__JOINED_LEAF */
     }
 }
 

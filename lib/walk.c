@@ -23,6 +23,7 @@ static ftmem__low walk_low(ftmem__walk *walk, int32_t stack, const ftmem__kind *
     ftmem__low low = { 0 };
     low.tape = &walk->tape;
     low.shape = shape;
+    low.side = walk->side;
     low.b = pass == FTMEM__PASS_EVAL ? shape->eval_b : shape->b;
     low.tokens = low.b * shape->s;
     low.training = pass != FTMEM__PASS_EVAL;
@@ -108,6 +109,7 @@ static void walk_give(const ftmem__walk *walk, int32_t stack, uint8_t given, int
 {
     int32_t k, eval = pass == FTMEM__PASS_EVAL;
     low->given = given;
+    if (!given) return;
     for (k = 0; k < FTMEM__SIDES; k++) {
         const ftmem__side *side = &walk->stack[stack].side[k];
         if (given >> k & 1) low->side[k] = ftmem__side_input(low->tape, k, side->n[eval], side->cols, side->dtype, side->grad && !eval);
@@ -118,7 +120,7 @@ static int64_t walk_given_bytes(const ftmem__low *low)
 {
     int64_t sum = 0;
     int32_t k;
-    for (k = 0; k < FTMEM__SIDES; k++)
+    for (k = 0; k < FTMEM__SIDES && low->given; k++)
         if (low->given >> k & 1) sum += low->tape->stores[low->side[k].store].bytes;
     return sum;
 }
@@ -140,6 +142,7 @@ static void walk_record_sides(ftmem__stack *stack, const ftmem__low *low, int32_
 {
     ftmem__tape *tape = low->tape;
     int32_t k;
+    if (!(low->made | low->given)) return;
     for (k = 0; k < FTMEM__SIDES; k++) {
         int16_t store = low->side[k].store;
         if (low->made >> k & 1) {
@@ -156,6 +159,7 @@ static void walk_side_gradients(const ftmem__walk *walk, const ftmem__kind *kind
 {
     ftmem__tape *tape = low->tape;
     int32_t k;
+    if (!(kind->given | kind->made)) return;
     for (k = 0; k < FTMEM__SIDES; k++) {
         const ftmem__side *side = &walk->stack[kind->stack].side[k];
         gradient[k] = -1;
@@ -168,7 +172,7 @@ static void walk_side_gradients(const ftmem__walk *walk, const ftmem__kind *kind
 static void walk_deliver_sides(const ftmem__low *low, const int16_t gradient[FTMEM__SIDES])
 {
     int32_t k;
-    for (k = 0; k < FTMEM__SIDES; k++)
+    for (k = 0; k < FTMEM__SIDES && low->made; k++)
         if (low->made >> k & 1 && gradient[k] >= 0) ftmem__deliver(low->tape, low->side[k], gradient[k]);
 }
 
@@ -176,7 +180,7 @@ static void walk_deliver_sides(const ftmem__low *low, const int16_t gradient[FTM
 static void walk_drop_made(const ftmem__low *low)
 {
     int32_t k;
-    for (k = 0; k < FTMEM__SIDES; k++)
+    for (k = 0; k < FTMEM__SIDES && low->made; k++)
         if (low->made >> k & 1) ftmem__drop(low->tape, low->side[k]);
 }
 
@@ -197,7 +201,7 @@ typedef struct walk_run {
 static void walk_mark_made(const ftmem__low *low)
 {
     int32_t k;
-    for (k = 0; k < FTMEM__SIDES; k++)
+    for (k = 0; k < FTMEM__SIDES && low->made; k++)
         if (low->made >> k & 1 && low->side[k].store >= 0) low->tape->stores[low->side[k].store].side = true;
 }
 

@@ -88,7 +88,8 @@ typedef struct ftmem__walk {
     ftmem__kind kind[FTMEM__MAX_KINDS];
     int32_t kinds, stacks;
     ftmem__stack stack[FTMEM__MAX_STACKS]; /* in time */
-    ftmem__tape tape;                      /* scratch, used by one segment at a time */
+    ftmem__var side[FTMEM__SIDES];         /* scratch, used by one segment at a time; so is the tape */
+    ftmem__tape tape;
     bool exhausted;
 } ftmem__walk;
 
