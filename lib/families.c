@@ -55,7 +55,24 @@ STEPS(families_two_norms, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, 
 #define GPT_PARTS .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .tied = ON, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, \
     .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
 
+/* modeling_t5.py T5LayerSelfAttention, T5LayerCrossAttention, T5LayerFF: a sublayer's values are names to its end */
+#define T5_ATTENTION FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, FTMEM__DROPOUT_ADD_BRANCH, FTMEM__CLAMP
+#define T5_FF FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP, FTMEM__DROPOUT_ADD, FTMEM__CLAMP
+STEPS(families_t5_encoder, T5_ATTENTION, T5_FF);
+STEPS(families_t5_decoder, T5_ATTENTION, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__CROSS_ATTENTION_ASIDE, FTMEM__DROPOUT_ADD_BRANCH, FTMEM__CLAMP, T5_FF);
+#define T5_PARTS .model_type = "t5", .norm = FTMEM__RMS_T5, .positions = FTMEM__RELATIVE, .eager = FTMEM__EAGER_T5, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, \
+    .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .embed_named = true, .end_dropout = true, \
+    .down_never_quantized = true, .scale_before_head = true, .loss_own_dtype = true, .default_targets = R(Q) | R(V)
+#define T5_PLAIN T5_PARTS, .mlp = FTMEM__PLAIN_NAMED, .activation = FTMEM_RELU, \
+    .modules = {"q", "k", "v", NULL, "o", NULL, "wi", NULL, "wo", "shared", "lm_head", NULL, "relative_attention_bias"}
+#define T5_GATED T5_PARTS, .mlp = FTMEM__GATED_T5, .activation = FTMEM_GELU_NEW, \
+    .modules = {"q", "k", "v", NULL, "o", "wi_0", "wi_1", NULL, "wo", "shared", "lm_head", NULL, "relative_attention_bias"}
+static const ftmem__family families_t5_plain_encoder = {.block = families_t5_encoder, T5_PLAIN};
+static const ftmem__family families_t5_gated_encoder = {.block = families_t5_encoder, T5_GATED};
+static const ftmem__family families_t5_gated = {.block = families_t5_decoder, .encoder = &families_t5_gated_encoder, .keeps_cache = true, T5_GATED};
+
 static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
+    [FTMEM_T5] = {.block = families_t5_decoder, .encoder = &families_t5_plain_encoder, .gated_form = &families_t5_gated, .keeps_cache = true, T5_PLAIN},
     [FTMEM_LLAMA] = {.model_type = "llama", LLAMA_LIKE},
     [FTMEM_MISTRAL] = {.model_type = "mistral", LLAMA_LIKE},
     [FTMEM_QWEN2] = {.model_type = "qwen2", .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = ON, .o_bias = OFF, .mlp_bias = OFF,
@@ -147,7 +164,8 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
 const ftmem__family *ftmem__family_of(const ftmem_model *model)
 {
     int32_t family = model->family;
-    return &families_rows[family > 0 && family < FTMEM_FAMILY_END ? family : FTMEM_LLAMA];
+    const ftmem__family *row = &families_rows[family > 0 && family < FTMEM_FAMILY_END ? family : FTMEM_LLAMA];
+    return row->gated_form && model->gated == FTMEM_ON ? row->gated_form : row;
 }
 
 static void families_int(int64_t *member, int64_t value)
@@ -186,6 +204,25 @@ void ftmem__model_defaults(ftmem_model *model)
     families_int(&model->rotary_dim, model->head_dim);
     if (row->mlp == FTMEM__PLAIN) families_int(&model->ffn, 4 * model->hidden);
     families_int(&model->position_rows, row->positions == FTMEM__LEARNED ? model->max_positions : 0);
+    if (row->positions == FTMEM__RELATIVE) families_int(&model->relative_buckets, 32);
+    if (!row->encoder) return;
+    families_int(&model->encoder_layers, model->layers);
+    families_int(&model->encoder_hidden, model->hidden);
+    families_int(&model->encoder_ffn, model->ffn);
+    families_int(&model->encoder_heads, model->heads);
+    families_int(&model->encoder_positions, model->position_rows);
+}
+
+void ftmem__model_encoder(const ftmem_model *model, ftmem_model *encoder)
+{
+    *encoder = *model;
+    encoder->layers = model->encoder_layers;
+    encoder->hidden = model->encoder_hidden;
+    encoder->ffn = model->encoder_ffn;
+    encoder->heads = encoder->kv_heads = model->encoder_heads;
+    encoder->head_dim = model->encoder_heads == model->heads ? model->head_dim : model->encoder_hidden / model->encoder_heads;
+    encoder->position_rows = model->encoder_positions;
+    memset(encoder->layer_kind, 0, sizeof encoder->layer_kind);
 }
 
 static ftmem_status families_required(const ftmem_model *model, ftmem_error *error)

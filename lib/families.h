@@ -1,4 +1,4 @@
-/* Families of decoders: what each block is made of, in which order, and what transformers calls the parts. */
+/* Families of models: what each block is made of, in which order, and what transformers calls the parts. */
 #ifndef FTMEM_FAMILIES_H
 #define FTMEM_FAMILIES_H
 
@@ -29,16 +29,27 @@ enum {
     FTMEM__MLP_JOINED,            /* cur = mlp(cur, residual), likewise */
     FTMEM__ATTENTION_THEN_BRANCH, /* (cur, branch) = (branch, attention(cur)) */
     FTMEM__MLP_INLINE,            /* cur = mlp(cur), written out in the block's forward: each name is reused */
-    FTMEM__JOIN_RESIDUAL_FIRST    /* cur = (residual + branch) + cur */
+    FTMEM__JOIN_RESIDUAL_FIRST,   /* cur = (residual + branch) + cur */
+    FTMEM__CROSS_ATTENTION,       /* cur = attention(cur) to what the stack before has made */
+    FTMEM__CROSS_ATTENTION_ASIDE, /* branch = the same */
+    FTMEM__DROPOUT_ADD,           /* cur = residual + dropout(cur); cur has a name until then */
+    FTMEM__DROPOUT_ADD_BRANCH,    /* cur = residual + dropout(branch); cur and branch have names until then */
+    FTMEM__CLAMP                  /* cur = clamp(cur), in fp16 */
 };
 
-enum { FTMEM__RMS, FTMEM__RMS_PLUS_ONE, FTMEM__RMS_FP32_WEIGHT, FTMEM__LAYER, FTMEM__LAYER_NO_PARAMETERS, FTMEM__LAYER_FP32 }; /* norm kinds */
-enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI };                                                   /* positions */
-enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN };                                                                       /* MLP kinds */
+enum { FTMEM__RMS, FTMEM__RMS_PLUS_ONE, FTMEM__RMS_FP32_WEIGHT, FTMEM__LAYER, FTMEM__LAYER_NO_PARAMETERS, FTMEM__LAYER_FP32, FTMEM__RMS_T5 }; /* norm kinds */
+enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI, FTMEM__RELATIVE };                                                 /* positions */
+enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN, FTMEM__GATED_T5, FTMEM__PLAIN_NAMED };                                                 /* MLP kinds */
 /* FUSED: split in one; SLICED: three slices of one projection; HEADS: each head's three parts, split in one; SELECTED: each
    head's three parts, selected one by one; INDEXED: modeling_falcon.py FalconAttention._split_heads. */
 enum { FTMEM__QKV_SEPARATE, FTMEM__QKV_FUSED, FTMEM__QKV_SLICED, FTMEM__QKV_HEADS, FTMEM__QKV_SELECTED, FTMEM__QKV_INDEXED };
-enum { FTMEM__EAGER_SHARED, FTMEM__EAGER_FALCON, FTMEM__EAGER_MPT, FTMEM__EAGER_BLOOM }; /* eager attention: transformers' usual one, or the model's own */
+enum {
+    FTMEM__EAGER_SHARED,
+    FTMEM__EAGER_FALCON,
+    FTMEM__EAGER_MPT,
+    FTMEM__EAGER_BLOOM,
+    FTMEM__EAGER_T5
+}; /* eager attention: transformers' usual one, or the model's own */
 /* Rotation: the whole head; a slice of it, joined with the rest in apply_rotary_pos_emb, or in the attention's own frame; PAIRS: the
    latter over neighbours, before heads come first, with tables widened in each call. */
 enum { FTMEM__TURN_WHOLE, FTMEM__TURN_JOINED, FTMEM__TURN_APART, FTMEM__TURN_PAIRS, FTMEM__TURN_JOINED_LATE };
@@ -47,6 +58,8 @@ enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS };         /* 
 
 typedef struct ftmem__family {
     const char *model_type;
+    const struct ftmem__family *encoder;                    /* the stack before this one; NULL: none */
+    const struct ftmem__family *gated_form;                 /* the same with a gated MLP, where models come in both forms */
     const uint8_t *block, *parallel_block, *two_norm_block; /* FTMEM__END-terminated */
     uint8_t norm, positions, mlp, qkv, qk_norm_kind, activation, turn, tables, eager;
     /* class defaults of the model's switches: FTMEM_ON or FTMEM_OFF */
@@ -71,12 +84,19 @@ typedef struct ftmem__family {
     bool scale_before_head;              /* the head's input is scaled, where `scaled`, not the logits (MiniCPM) */
     bool normed_head;                    /* training multiplies by normalize(head.weight) (Baichuan 2 NormHead) */
     bool remote_code;                    /* not in transformers: the model's repository brings the code */
+    bool embed_named;                    /* the embedding keeps its name beside its dropout (modeling_t5.py T5Stack) */
+    bool end_dropout;                    /* after the final norm (modeling_t5.py T5Stack) */
+    bool keeps_cache;                    /* keys and values go through a cache in training too: model.config.use_cache does not reach the
+                                            decoder's own config (modeling_t5.py T5Stack) */
+    bool loss_own_dtype;                 /* the loss takes the logits as they are, unshifted (modeling_t5.py T5ForConditionalGeneration) */
+    bool down_never_quantized;           /* _keep_in_fp32_modules has the down projection (modeling_t5.py) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */
 } ftmem__family;
 
-const ftmem__family *ftmem__family_of(const ftmem_model *model); /* model->family 0: llama */
-void ftmem__model_defaults(ftmem_model *model);                  /* fills what is 0 */
+const ftmem__family *ftmem__family_of(const ftmem_model *model);           /* model->family 0: llama */
+void ftmem__model_defaults(ftmem_model *model);                            /* fills what is 0 */
+void ftmem__model_encoder(const ftmem_model *model, ftmem_model *encoder); /* the stack before it, as a model of its own */
 ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error);
 
 #endif

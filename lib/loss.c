@@ -63,7 +63,8 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
 static ftmem__var loss_cross_entropy(ftmem__low *low, ftmem__var logits)
 {
     ftmem__tape *tape = low->tape;
-    ftmem__var wide = ftmem__cast(tape, logits, FTMEM_FP32), log, loss;
+    bool own = low->shape->family->loss_own_dtype && !low->shape->autocast; /* log_softmax is on autocast's fp32 list */
+    ftmem__var wide = ftmem__cast(tape, logits, own ? logits.dtype : FTMEM_FP32), log, loss;
     log = ftmem__unary(tape, FTMEM__OP_LOG_SOFTMAX, wide);
     loss = ftmem__apply(tape, FTMEM__OP_NLL, &log, 1, 1, 1, FTMEM_FP32);
     ftmem__save_new(tape, loss, 1, 1, FTMEM_FP32); /* total_weight */
@@ -101,7 +102,8 @@ static ftmem__var loss_classify(ftmem__low *low, ftmem__var logits)
 ftmem__var ftmem__low_loss(ftmem__low *low, ftmem__var logits)
 {
     low->tape->part = FTMEM__PART_LOSS;
-    return low->shape->job->task == FTMEM_TASK_CLASSIFY ? loss_classify(low, logits) : loss_causal(low, logits);
+    if (low->shape->job->task == FTMEM_TASK_CLASSIFY) return loss_classify(low, logits);
+    return low->shape->crossed ? loss_cross_entropy(low, logits) : loss_causal(low, logits); /* labels of a decoder come shifted */
 }
 
 /* ----------------------------------------------------------------------------------------- losses without logits */

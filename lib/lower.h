@@ -65,7 +65,9 @@ typedef struct ftmem__shape {
     bool require_input_grad;                                 /* enable_input_require_grads: the embedding's output requires a gradient */
     bool has_sliding, has_full;                              /* some block has this kind */
     int64_t eval_b;                                          /* rows of an evaluation pass */
+    bool mask_cross;                                         /* and for cross-attention */
     bool sided;                                              /* blocks share sides, so the first and the last are kinds of their own */
+    bool causal;                                             /* blocks of a decoder */
     bool crossed;                                            /* blocks attend to the stack before this one */
 } ftmem__shape;
 
@@ -81,15 +83,17 @@ enum {
 typedef struct ftmem__low {
     ftmem__tape *tape;
     const ftmem__shape *shape;
-    ftmem__params *params;         /* not NULL: parameters are declared on the way */
-    int64_t b, tokens;             /* rows and tokens of this pass (evaluation has its own batch) */
-    bool training;                 /* dropout is active */
-    bool trained;                  /* base weights of this block are trained (full fine-tuning) */
-    bool adapted;                  /* this block has adapters */
-    uint8_t kind;                  /* of the block: 0 full, 1 sliding, 2 without rotation */
-    const ftmem__var *join;        /* residual that attention or MLP add in their own forward, or NULL */
-    uint8_t given, made;           /* sides that are there already, and those that this segment has made */
-    ftmem__var *side;              /* FTMEM__SIDES of them, which the walk owns */
+    ftmem__params *params;  /* not NULL: parameters are declared on the way */
+    int64_t b, tokens;      /* rows and tokens of this pass (evaluation has its own batch) */
+    bool training;          /* dropout is active */
+    bool trained;           /* base weights of this block are trained (full fine-tuning) */
+    bool adapted;           /* this block has adapters */
+    uint8_t kind;           /* of the block: 0 full, 1 sliding, 2 without rotation */
+    const ftmem__var *join; /* residual that attention or MLP add in their own forward, or NULL */
+    bool cross;             /* attention looks at the stack before */
+    const ftmem__var *bias; /* of positions, which it adds to its scores, or NULL */
+    uint8_t given, made;    /* sides that are there already, and those that this segment has made */
+    ftmem__var *side;       /* FTMEM__SIDES of them, which the walk owns */
     bool has_weights;
     ftmem__var weights; /* attention weights that eager attention returned: alive until the block returns */
 } ftmem__low;
@@ -106,7 +110,8 @@ typedef struct ftmem__prologue {
     bool has_tables;
 } ftmem__prologue;
 
-ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error);
+ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error);    /* of the last stack */
+ftmem_status ftmem__shape_encoder(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error); /* of the one before, where there is one */
 
 /* dropout.c */
 ftmem__var ftmem__low_dropout(ftmem__low *low, ftmem__var x, double p); /* takes over x */

@@ -96,13 +96,14 @@ int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param)
 static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
 {
     const ftmem__shape *shape = &walk->shape;
+    const ftmem__shape *fed = walk->stack[0].shape;
     const ftmem_job *job = shape->job;
     int64_t ids = job->mask == FTMEM_MASK_PADDED ? 3 : 2;
     bool rope = shape->family->positions <= FTMEM__ROPE_INTERLEAVED && shape->model->alibi != FTMEM_ON;
     t->buffer_bytes = rope ? 2 * ftmem__round512(shape->rotary / 2 * 4) : 0;
     if (shape->family->mask_buffer) t->buffer_bytes += ftmem__round512(shape->model->position_rows * shape->model->position_rows);
-    t->batch_bytes = ids * ftmem__round512(8 * shape->tokens);
-    t->eval_batch_bytes = ids * ftmem__round512(8 * job->eval_batch * shape->s);
+    t->batch_bytes = ftmem__round512(8 * shape->tokens) + (ids - 1) * ftmem__round512(8 * fed->tokens); /* labels; ids and mask of the first stack */
+    t->eval_batch_bytes = ftmem__round512(8 * job->eval_batch * shape->s) + (ids - 1) * ftmem__round512(8 * job->eval_batch * fed->s);
     t->workspace_bytes = job->cublas_workspace == FTMEM_OFF ? 0 : job->gpu.sm_arch >= 90 ? (int64_t)32 << 20 : 8519680; /* truth: 8.125 MiB, 32 on sm90 */
 }
 
