@@ -270,8 +270,8 @@ static ftmem__var attention_bias_mask(attention_call *call)
     }
     if (causal || call->mask) attention_swap(tape, &bias, ftmem__apply(tape, FTMEM__OP_WHERE, &bias, 1, n, s, bias.dtype));
     if (causal) ftmem__save_var(tape, bias, future);
-    ftmem__drop(tape, future);
     if (!call->low->cross) attention_swap(tape, &bias, ftmem__unary(tape, FTMEM__OP_CLONE, bias)); /* a permuted table becomes dense */
+    ftmem__drop(tape, future);
     call->named = ftmem__keep(tape, bias);
     attention_swap(tape, &bias, ftmem__cast(tape, bias, call->q.dtype));
     if (s % 16) attention_swap(tape, &bias, ftmem__apply(tape, FTMEM__OP_PAD, &bias, 1, n / s * attention_up(s, 16), s, bias.dtype));
@@ -400,6 +400,11 @@ static ftmem__var attention_eager(attention_call *call)
     return attention_transpose(call, out);
 }
 
+static void attention_name(attention_call *call, ftmem__var value)
+{
+    call->locals[(*call->count)++] = value;
+}
+
 /* modeling_t5.py eager_attention_forward: one name, attn_weights, for everything from the scores to the dropped weights. */
 static ftmem__var attention_eager_t5(attention_call *call)
 {
@@ -414,8 +419,8 @@ static ftmem__var attention_eager_t5(attention_call *call)
     attention_swap(tape, &wide, ftmem__unary(tape, FTMEM__OP_SOFTMAX, wide));
     attention_swap(tape, &w, wide);
     w = ftmem__low_dropout(low, w, low->shape->model->attention_dropout);
-    out = attention_matmul(call, w, call->v, false, single, call->q.n, low->shape->d);
-    if (low->has_weights) ftmem__drop(tape, low->weights); /* T5Block: `_` is bound anew */
+    out = attention_matmul(call, w, call->v, false, single && !call->v.joined, call->q.n, low->shape->d);
+    if (low->has_weights) attention_name(call, low->weights); /* T5Block: `_` is bound anew when this returns */
     low->weights = w;
     low->has_weights = true;
     return attention_transpose(call, out);
@@ -428,11 +433,6 @@ static ftmem__var attention_softmax_to(ftmem__tape *tape, ftmem__var scores, int
     p = ftmem__apply(tape, FTMEM__OP_SOFTMAX, &in, 1, in.n, in.cols, dtype);
     ftmem__drop(tape, in);
     return p;
-}
-
-static void attention_name(attention_call *call, ftmem__var value)
-{
-    call->locals[(*call->count)++] = value;
 }
 
 /* weights x V, and the weights handed on; takes over them. */

@@ -63,11 +63,13 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
 static ftmem__var loss_cross_entropy(ftmem__low *low, ftmem__var logits)
 {
     ftmem__tape *tape = low->tape;
-    bool own = low->shape->family->loss_own_dtype && !low->shape->autocast; /* log_softmax is on autocast's fp32 list */
-    ftmem__var wide = ftmem__cast(tape, logits, own ? logits.dtype : FTMEM_FP32), log, loss;
+    bool own = low->shape->family->loss_own_dtype;
+    ftmem__var wide = ftmem__cast(tape, logits, own ? logits.dtype : FTMEM_FP32), log, picked, loss;
     log = ftmem__unary(tape, FTMEM__OP_LOG_SOFTMAX, wide);
-    loss = ftmem__apply(tape, FTMEM__OP_NLL, &log, 1, 1, 1, FTMEM_FP32);
+    picked = ftmem__cast(tape, log, low->shape->autocast ? FTMEM_FP32 : log.dtype); /* autocast widens nll_loss, not what cross_entropy_loss calls before it */
+    loss = ftmem__apply(tape, FTMEM__OP_NLL, &picked, 1, 1, 1, FTMEM_FP32);
     ftmem__save_new(tape, loss, 1, 1, FTMEM_FP32); /* total_weight */
+    ftmem__drop(tape, picked);
     ftmem__drop(tape, log);
     ftmem__drop(tape, wide);
     return loss;

@@ -110,6 +110,12 @@ typedef struct ftmem__prologue {
     bool has_tables;
 } ftmem__prologue;
 
+/* The loop holds what the model returns to the end of the step. */
+static inline bool ftmem__holds_outputs(const ftmem_job *job)
+{
+    return job->loss == FTMEM_LOSS_HELD || job->loss == FTMEM_LOSS_LOOP;
+}
+
 ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error);    /* of the last stack */
 ftmem_status ftmem__shape_encoder(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error); /* of the one before, where there is one */
 

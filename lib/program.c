@@ -161,14 +161,14 @@ static void program_rotate(ftmem__low *low, ftmem__var qkv[3], ftmem__var *local
 static void program_cache(ftmem__low *low, ftmem__var kv[2])
 {
     const ftmem_job *job = low->shape->job;
-    bool held = job->loss == FTMEM_LOSS_HELD || job->loss == FTMEM_LOSS_LOOP;
     ftmem__var given[2];
     int32_t i;
     if (!low->shape->family->keeps_cache || (job->recompute != FTMEM_RECOMPUTE_NONE && low->training)) return;
     for (i = 0; i < 2; i++) given[i] = kv[i];
     for (i = 0; i < 2; i++) kv[i] = ftmem__unary(low->tape, FTMEM__OP_CAT, kv[i]);
     for (i = 0; i < 2; i++) {
-        ftmem__cache_hold(low->tape, kv[i], held);
+        kv[i].joined = true;
+        ftmem__cache_hold(low->tape, kv[i], ftmem__holds_outputs(job));
         ftmem__drop(low->tape, given[i]);
     }
 }
@@ -210,14 +210,14 @@ static ftmem__var program_relative(ftmem__low *low)
 }
 
 /* The bias of every block is the first one's; cross-attention has zeros, which checkpointing makes a leaf. */
-static const ftmem__var *program_bias(ftmem__low *low, int64_t keys)
+static const ftmem__var *program_bias(ftmem__low *low, int64_t keys, int32_t query_dtype)
 {
     const ftmem__shape *shape = low->shape;
     int32_t side = low->cross ? FTMEM__SIDE_CROSS_BIAS : FTMEM__SIDE_BIAS;
     ftmem__var *bias = &low->side[side];
     if (shape->family->positions != FTMEM__RELATIVE) return NULL;
     if (low->given >> side & 1) return bias;
-    *bias = low->cross ? program_table(low, shape->heads * shape->s * keys, keys, shape->stream, FTMEM__OP_TABLE) : program_relative(low);
+    *bias = low->cross ? program_table(low, shape->heads * shape->s * keys, keys, query_dtype, FTMEM__OP_TABLE) : program_relative(low);
     low->made |= (uint8_t)(1u << side);
     return bias;
 }
@@ -235,7 +235,7 @@ static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
     }
     program_rotate(low, qkv, locals, &count);
     program_cache(low, qkv + 1);
-    low->bias = program_bias(low, qkv[1].n / (low->b * shape->kv));
+    low->bias = program_bias(low, qkv[1].n / (low->b * shape->kv), qkv[0].dtype);
     out = ftmem__low_attend(low, qkv, locals, &count); /* q, k, v stay this frame's */
     y = ftmem__low_linear(low, FTMEM_ROLE_O, out, shape->h, shape->model->o_bias == FTMEM_ON);
     ftmem__drop(low->tape, out);

@@ -126,11 +126,6 @@ static int64_t step_cache(const ftmem__walk *walk)
     return sum;
 }
 
-static bool step_holds_outputs(const ftmem__walk *walk)
-{
-    return walk->shape.job->loss == FTMEM_LOSS_HELD || walk->shape.job->loss == FTMEM_LOSS_LOOP;
-}
-
 /* An embedding output that was made a leaf (enable_input_require_grads over frozen weights) lives as long as the loss
    does, and its gradient with it: to the end of the step where the loop holds the outputs. So do the checkpoints'
    arguments. */
@@ -147,7 +142,7 @@ static int64_t step_leaf(const ftmem__walk *walk)
 {
     int64_t sum = 0;
     int32_t k;
-    if (!step_holds_outputs(walk)) return 0;
+    if (!ftmem__holds_outputs(walk->shape.job)) return 0;
     for (k = 0; k < walk->stacks; k++) sum += step_leaf_input(&walk->stack[k]) + walk->stack[k].side[FTMEM__SIDE_SOURCE].bytes[0];
     for (k = 0; k < walk->kinds; k++) sum += walk->kind[k].outputs_bytes * walk->kind[k].layers;
     return sum;
@@ -158,7 +153,7 @@ static void step_drop_outputs(step_run *run)
 {
     const ftmem__side *source = &ftmem__walk_last(run->walk)->side[FTMEM__SIDE_SOURCE];
     run->level -= step_cache(run->walk) + run->held + run->leaf;
-    if (source->there && !source->kept && !step_holds_outputs(run->walk)) step_side(run, source, FTMEM__PASS_FORWARD, -1);
+    if (source->there && !source->kept && !ftmem__holds_outputs(run->walk->shape.job)) step_side(run, source, FTMEM__PASS_FORWARD, -1);
 }
 
 /* Forward and loss of one micro-batch. */
@@ -197,14 +192,16 @@ static void step_head_backward(step_run *run, int32_t phase, int32_t pass)
     step_pass(run, phase, head->pass[pass], segment, pass, -1);
 }
 
-/* The maker's turn has come: every reader of its sides has run. What its own graph keeps is on its own tape. */
+/* The first block's turn has come: every other reader of a stack's sides has run. What its own graph keeps is on its tape. */
 static void step_sides_read(step_run *run, const ftmem__stack *stack, const ftmem__kind *kind)
 {
+    bool held = ftmem__holds_outputs(run->walk->shape.job);
     int32_t k;
     for (k = 0; k < FTMEM__SIDES; k++) {
         const ftmem__side *side = &stack->side[k];
-        if (!(kind->made >> k & 1) || !side->kept) continue;
-        if (side->own) run->sides -= side->bytes[0];
+        bool own = k == FTMEM__SIDE_SOURCE ? kind->freed >> k & 1 : side->own;
+        if (!kind->first || !side->kept || (k == FTMEM__SIDE_SOURCE && held)) continue;
+        if (own) run->sides -= side->bytes[0];
         else step_side(run, side, FTMEM__PASS_BACKWARD, -1);
     }
 }
@@ -224,10 +221,8 @@ static void step_blocks_backward(step_run *run, int32_t phase, int32_t pass, con
 static void step_stack_backward(step_run *run, int32_t phase, int32_t pass, int32_t index)
 {
     const ftmem__stack *stack = &run->walk->stack[index];
-    const ftmem__side *source = &stack->side[FTMEM__SIDE_SOURCE];
     step_blocks_backward(run, phase, pass, stack);
     if (stack->embed.out_grad) step_pass(run, phase, stack->embed.pass[pass], ftmem__segment_embed(index), pass, -1);
-    if (source->there && source->kept && !step_holds_outputs(run->walk)) step_side(run, source, pass, -1);
 }
 
 static void step_backward(step_run *run)

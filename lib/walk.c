@@ -138,10 +138,11 @@ static void walk_record_side(ftmem__side *side, const ftmem__tape *tape, ftmem__
 }
 
 /* What a forward has made for the segments after it, and whether its graph keeps what it read. */
-static void walk_record_sides(ftmem__stack *stack, const ftmem__low *low, int32_t pass, bool recomputed)
+static void walk_record_sides(ftmem__stack *stack, ftmem__kind *kind, const ftmem__low *low, int32_t pass, bool recomputed)
 {
     ftmem__tape *tape = low->tape;
     int32_t k;
+    bool keeps;
     if (!(low->made | low->given)) return;
     for (k = 0; k < FTMEM__SIDES; k++) {
         int16_t store = low->side[k].store;
@@ -149,7 +150,9 @@ static void walk_record_sides(ftmem__stack *stack, const ftmem__low *low, int32_
             walk_record_side(&stack->side[k], tape, low->side[k], pass);
             if (pass == FTMEM__PASS_FORWARD) stack->side[k].kept = stack->side[k].own = tape->stores[store].refs > 1;
         } else if (low->given >> k & 1 && pass == FTMEM__PASS_FORWARD) {
-            stack->side[k].kept = stack->side[k].kept || recomputed || tape->stores[store].refs > 1;
+            keeps = recomputed || tape->stores[store].refs > 1;
+            stack->side[k].kept = stack->side[k].kept || keeps;
+            if (keeps && kind->first && !ftmem__holds_outputs(low->shape->job)) kind->freed |= (uint8_t)(1u << k);
         }
     }
 }
@@ -174,6 +177,13 @@ static void walk_deliver_sides(const ftmem__low *low, const int16_t gradient[FTM
     int32_t k;
     for (k = 0; k < FTMEM__SIDES && low->made; k++)
         if (low->made >> k & 1 && gradient[k] >= 0) ftmem__deliver(low->tape, low->side[k], gradient[k]);
+}
+
+static void walk_drop_freed(const ftmem__kind *kind, const ftmem__low *low)
+{
+    int32_t k;
+    for (k = 0; k < FTMEM__SIDES && kind->freed; k++)
+        if (kind->freed >> k & 1) ftmem__drop(low->tape, low->side[k]);
 }
 
 /* The frame that held what a block made has returned. */
@@ -224,7 +234,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
     if (pass == FTMEM__PASS_FORWARD && !probe) low.params = &walk->params;
     out = ftmem__low_block(&low, x);
     if (!recomputed || !out.grad) ftmem__drop(tape, x);
-    if (!probe) walk_record_sides(&walk->stack[kind->stack], &low, pass, recomputed);
+    if (!probe) walk_record_sides(&walk->stack[kind->stack], kind, &low, pass, recomputed);
     if (pass == FTMEM__PASS_FORWARD) {
         kind->made = low.made;
         kind->out_grad = out.grad;
@@ -260,6 +270,7 @@ static ftmem__figure walk_backward_from(ftmem__walk *walk, const ftmem__kind *ki
     ftmem__cache_clear(tape);
     ftmem__drop(tape, out);
     walk_drop_made(&run.low);
+    if (kind) walk_drop_freed(kind, &run.low);
     walk_listen(tape, probe);
     tape->birth = FTMEM_CLASS_TEMPORARY;
     tape->backward = true;
@@ -352,6 +363,7 @@ static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__
     if (walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT) walk_recompute_reentrant(walk, &low, x, g, side);
     else walk_recompute(walk, &low, x, g, side);
     ftmem__drop(tape, x);
+    walk_drop_freed(kind, &low);
     f = walk_figure(tape, base);
     walk_end(walk, probe);
     return f;
@@ -529,7 +541,7 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
 {
     ftmem__tape *tape = &walk->tape;
     const ftmem_job *job = walk->shape.job;
-    bool held = (job->loss == FTMEM_LOSS_HELD || job->loss == FTMEM_LOSS_LOOP) && low->training;
+    bool held = ftmem__holds_outputs(job) && low->training;
     int64_t base = tape->live;
     ftmem__var logits = { 0 }, loss;
     *normed = ftmem__low_final_norm(low, x);

@@ -234,7 +234,7 @@ ORACLE_OPTIMIZERS = {"adamw_foreach": "adamw", "adamw_fused": "adamw_fused", "ad
                      "paged_adamw8bit": "paged_adamw_8bit", "sgd": "sgd", "adafactor": "adafactor"}
 
 
-TASKS = {"causal": "causal_lm", "classify": "classify"}
+TASKS = {"causal": "causal_lm", "seq2seq": "causal_lm", "speech": "causal_lm", "classify": "classify"}
 
 
 def read_oracle(job, configs, options):
