@@ -61,7 +61,7 @@ STEPS(families_two_norms, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, 
 STEPS(families_t5_encoder, T5_ATTENTION, T5_FF);
 STEPS(families_t5_decoder, T5_ATTENTION, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__CROSS_ATTENTION_ASIDE, FTMEM__DROPOUT_ADD_BRANCH, FTMEM__CLAMP, T5_FF);
 #define T5_PARTS .model_type = "t5", .norm = FTMEM__RMS_T5, .positions = FTMEM__RELATIVE, .eager = FTMEM__EAGER_T5, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, \
-    .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .embed_named = true, .end_dropout = true, \
+    .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .embed_named = true, .end_dropout = true, .positional_masks = true, \
     .down_never_quantized = true, .scale_before_head = true, .loss_own_dtype = true, .default_targets = R(Q) | R(V)
 #define T5_PLAIN T5_PARTS, .mlp = FTMEM__PLAIN_NAMED, .activation = FTMEM_RELU, \
     .modules = {"q", "k", "v", NULL, "o", NULL, "wi", NULL, "wo", "shared", "lm_head", NULL, "relative_attention_bias"}

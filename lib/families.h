@@ -85,6 +85,7 @@ typedef struct ftmem__family {
     bool normed_head;                    /* training multiplies by normalize(head.weight) (Baichuan 2 NormHead) */
     bool remote_code;                    /* not in transformers: the model's repository brings the code */
     bool embed_named;                    /* the embedding keeps its name beside its dropout (modeling_t5.py T5Stack) */
+    bool positional_masks;               /* blocks take their masks as positional arguments, which a reentrant checkpoint lets go (modeling_t5.py) */
     bool end_dropout;                    /* after the final norm (modeling_t5.py T5Stack) */
     bool keeps_cache;                    /* keys and values go through a cache in training too: model.config.use_cache does not reach the
                                             decoder's own config (modeling_t5.py T5Stack) */

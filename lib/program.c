@@ -209,15 +209,24 @@ static ftmem__var program_relative(ftmem__low *low)
     return bias;
 }
 
-/* The bias of every block is the first one's; cross-attention has zeros, which checkpointing makes a leaf. */
-static const ftmem__var *program_bias(ftmem__low *low, int64_t keys, int32_t query_dtype)
+/* Cross-attention has no table: zeros, which checkpointing makes a leaf of. */
+static ftmem__var program_zeros(ftmem__low *low, int64_t keys, int32_t dtype)
 {
     const ftmem__shape *shape = low->shape;
+    ftmem__var zeros = program_table(low, shape->heads * shape->s * keys, keys, dtype, FTMEM__OP_TABLE);
+    zeros.grad = low->training && shape->job->recompute != FTMEM_RECOMPUTE_NONE;
+    if (zeros.grad) zeros.node = FTMEM__SIDE - FTMEM__SIDE_CROSS_BIAS;
+    return zeros;
+}
+
+/* modeling_t5.py T5Stack: the bias of every block is the first one's. */
+static const ftmem__var *program_bias(ftmem__low *low, int64_t keys, int32_t query_dtype)
+{
     int32_t side = low->cross ? FTMEM__SIDE_CROSS_BIAS : FTMEM__SIDE_BIAS;
     ftmem__var *bias = &low->side[side];
-    if (shape->family->positions != FTMEM__RELATIVE) return NULL;
+    if (low->shape->family->positions != FTMEM__RELATIVE) return NULL;
     if (low->given >> side & 1) return bias;
-    *bias = low->cross ? program_table(low, shape->heads * shape->s * keys, keys, query_dtype, FTMEM__OP_TABLE) : program_relative(low);
+    *bias = low->cross ? program_zeros(low, keys, query_dtype) : program_relative(low);
     low->made |= (uint8_t)(1u << side);
     return bias;
 }
@@ -578,7 +587,7 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     if (shape->crossed) shifted = program_table(low, low->tokens, shape->s, FTMEM_INT64, FTMEM__OP_TABLE);
     x = program_lookup(low, program_embedding_weight(low), low->tokens);
     if (shape->crossed) ftmem__save_var(low->tape, x, shifted);
-    if (shape->crossed) program_argument(p, shifted);                  /* the caller's decoder_input_ids */
+    if (shape->crossed) program_hold(p, shifted);                      /* the caller's decoder_input_ids */
     if (shape->family->embed_scale && !shape->family->scale_outside) { /* modeling_gemma.py GemmaTextScaledWordEmbedding */
         y = ftmem__unary(low->tape, FTMEM__OP_SCALE, x);
         ftmem__drop(low->tape, x);

@@ -133,7 +133,16 @@ static int64_t step_leaf_input(const ftmem__stack *stack)
 {
     const ftmem__shape *shape = stack->shape;
     if (!shape->require_input_grad || shape->embed_trained) return 0;
-    return 2 * step_stream_bytes(shape, shape->stream, FTMEM__PASS_FORWARD) + stack->embed.mask_bytes;
+    return 2 * step_stream_bytes(shape, shape->stream, FTMEM__PASS_FORWARD) + (shape->family->positional_masks ? 0 : stack->embed.mask_bytes);
+}
+
+static int64_t step_leaf_sides(const ftmem__stack *stack)
+{
+    int64_t sum = stack->side[FTMEM__SIDE_SOURCE].bytes[0];
+    int32_t k;
+    for (k = 0; k < FTMEM__SIDES; k++)
+        if (stack->side[k].leaf) sum += 2 * stack->side[k].bytes[0];
+    return sum;
 }
 
 /* What lives as long as the outputs beside the logits: leaves, and the encoder's output and the cache of keys and values,
@@ -143,7 +152,7 @@ static int64_t step_leaf(const ftmem__walk *walk)
     int64_t sum = 0;
     int32_t k;
     if (!ftmem__holds_outputs(walk->shape.job)) return 0;
-    for (k = 0; k < walk->stacks; k++) sum += step_leaf_input(&walk->stack[k]) + walk->stack[k].side[FTMEM__SIDE_SOURCE].bytes[0];
+    for (k = 0; k < walk->stacks; k++) sum += step_leaf_input(&walk->stack[k]) + step_leaf_sides(&walk->stack[k]);
     for (k = 0; k < walk->kinds; k++) sum += walk->kind[k].outputs_bytes * walk->kind[k].layers;
     return sum;
 }
@@ -200,7 +209,7 @@ static void step_sides_read(step_run *run, const ftmem__stack *stack, const ftme
     for (k = 0; k < FTMEM__SIDES; k++) {
         const ftmem__side *side = &stack->side[k];
         bool own = k == FTMEM__SIDE_SOURCE ? kind->freed >> k & 1 : side->own;
-        if (!kind->first || !side->kept || (k == FTMEM__SIDE_SOURCE && held)) continue;
+        if (!kind->first || !side->kept || side->leaf || (k == FTMEM__SIDE_SOURCE && held)) continue;
         if (own) run->sides -= side->bytes[0];
         else step_side(run, side, FTMEM__PASS_BACKWARD, -1);
     }
@@ -222,6 +231,7 @@ static void step_stack_backward(step_run *run, int32_t phase, int32_t pass, int3
 {
     const ftmem__stack *stack = &run->walk->stack[index];
     step_blocks_backward(run, phase, pass, stack);
+    if (stack->shape->family->positional_masks && stack->shape->job->recompute == FTMEM_RECOMPUTE_REENTRANT) run->level -= stack->embed.mask_bytes;
     if (stack->embed.out_grad) step_pass(run, phase, stack->embed.pass[pass], ftmem__segment_embed(index), pass, -1);
 }
 

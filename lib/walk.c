@@ -134,7 +134,8 @@ static void walk_record_side(ftmem__side *side, const ftmem__tape *tape, ftmem__
     if (eval) return;
     side->cols = value.cols;
     side->dtype = value.dtype;
-    side->grad = value.grad;
+    side->grad = value.grad || tape->graphless; /* torch/utils/checkpoint.py CheckpointFunction: all its results ask for one */
+    side->leaf = value.node <= FTMEM__SIDE && !tape->graphless;
 }
 
 /* What a forward has made for the segments after it, and whether its graph keeps what it read. */
@@ -168,7 +169,7 @@ static void walk_side_gradients(const ftmem__walk *walk, const ftmem__kind *kind
         gradient[k] = -1;
         if (!((kind->given | kind->made) >> k & 1) || kind->last || !side->grad) continue;
         gradient[k] = ftmem__alloc(tape, FTMEM__OP_GRADIENT, side->n[0], side->cols, side->dtype, FTMEM_CLASS_TEMPORARY);
-        if (kind->given >> k & 1) tape->grad_side[k] = gradient[k];
+        if (kind->given >> k & 1 || side->leaf) tape->grad_side[k] = gradient[k];
     }
 }
 
@@ -176,7 +177,51 @@ static void walk_deliver_sides(const ftmem__low *low, const int16_t gradient[FTM
 {
     int32_t k;
     for (k = 0; k < FTMEM__SIDES && low->made; k++)
-        if (low->made >> k & 1 && gradient[k] >= 0) ftmem__deliver(low->tape, low->side[k], gradient[k]);
+        if (low->made >> k & 1 && gradient[k] >= 0 && low->side[k].node > FTMEM__SIDE) ftmem__deliver(low->tape, low->side[k], gradient[k]);
+}
+
+/* torch/utils/checkpoint.py CheckpointFunction.backward: the arriving gradients of its results (zeros where none has
+   arrived) are arguments, held while the block runs again and backward; what was an input is a leaf of its own. */
+static void walk_reentrant_sides(const ftmem__walk *walk, const ftmem__kind *kind, ftmem__tape *tape, int16_t gradient[FTMEM__SIDES])
+{
+    int32_t k;
+    for (k = FTMEM__SIDE_SOURCE + 1; k < FTMEM__SIDES; k++) {
+        const ftmem__side *side = &walk->stack[kind->stack].side[k];
+        if (!((kind->given | kind->made) >> k & 1) || !side->grad) continue;
+        if (kind->last) gradient[k] = ftmem__alloc(tape, FTMEM__OP_GRADIENT, side->n[0], side->cols, side->dtype, FTMEM_CLASS_TEMPORARY);
+        ftmem__hold(tape, gradient[k]);
+        tape->grad_side[k] = kind->given >> k & 1 ? gradient[k] : -1;
+    }
+    tape->grad_side[FTMEM__SIDE_SOURCE] = -1;
+}
+
+/* What the first block has made again takes its gradient, if it asks for one. */
+static void walk_reentrant_made(const ftmem__low *low, const int16_t gradient[FTMEM__SIDES])
+{
+    ftmem__tape *tape = low->tape;
+    int32_t k;
+    for (k = 0; k < FTMEM__SIDES && low->made; k++) {
+        if (!(low->made >> k & 1) || gradient[k] < 0) continue;
+        if (low->side[k].grad) ftmem__deliver(tape, low->side[k], gradient[k]);
+        else ftmem__release(tape, gradient[k]);
+    }
+}
+
+/* It returns: its arguments go, and the sum of the block's own leaves joins what has arrived from the blocks above. */
+static void walk_reentrant_end(const ftmem__low *low, const int16_t gradient[FTMEM__SIDES])
+{
+    ftmem__tape *tape = low->tape;
+    int16_t source = gradient[FTMEM__SIDE_SOURCE], *sum = &tape->grad_side[FTMEM__SIDE_SOURCE];
+    int32_t k;
+    for (k = FTMEM__SIDE_SOURCE + 1; k < FTMEM__SIDES; k++) {
+        ftmem__release(tape, gradient[k]);
+        if (!(low->made >> k & 1)) continue;
+        ftmem__release(tape, tape->grad_side[k]);
+        tape->grad_side[k] = -1;
+    }
+    if (source < 0) return;
+    ftmem__release(tape, *sum);
+    *sum = source;
 }
 
 static void walk_drop_freed(const ftmem__kind *kind, const ftmem__low *low)
@@ -326,19 +371,22 @@ static void walk_recompute(ftmem__walk *walk, ftmem__low *low, ftmem__var x, int
 }
 
 /* The reentrant form runs the whole block again and holds its output and the arriving gradient meanwhile. */
-static void walk_recompute_reentrant(ftmem__walk *walk, ftmem__low *low, ftmem__var x, int16_t g, const int16_t side[FTMEM__SIDES])
+static void walk_recompute_reentrant(ftmem__walk *walk, const ftmem__kind *kind, ftmem__low *low, ftmem__var x, int16_t g, int16_t side[FTMEM__SIDES])
 {
     ftmem__tape *tape = &walk->tape;
+    bool sided = (kind->given | kind->made) != 0;
     ftmem__var out;
     tape->backward = false;
+    if (sided) walk_reentrant_sides(walk, kind, tape, side);
     tape->birth = FTMEM_CLASS_RECOMPUTED;
     out = ftmem__low_block(low, x);
     ftmem__cache_clear(tape);
     tape->birth = FTMEM_CLASS_TEMPORARY;
     ftmem__hold(tape, g);
-    walk_deliver_sides(low, side);
+    walk_reentrant_made(low, side);
     ftmem__backward(tape, out, g);
     ftmem__drop_attributes(tape);
+    if (sided) walk_reentrant_end(low, side);
     walk_drop_made(low);
     ftmem__drop(tape, out);
     ftmem__release(tape, g);
@@ -360,7 +408,7 @@ static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__
     walk_side_gradients(walk, kind, &low, side);
     base = tape->live;
     ftmem__tape_mark(tape);
-    if (walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT) walk_recompute_reentrant(walk, &low, x, g, side);
+    if (walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT) walk_recompute_reentrant(walk, kind, &low, x, g, side);
     else walk_recompute(walk, &low, x, g, side);
     ftmem__drop(tape, x);
     walk_drop_freed(kind, &low);
