@@ -405,7 +405,7 @@ static void attention_name(attention_call *call, ftmem__var value)
     call->locals[(*call->count)++] = value;
 }
 
-/* modeling_t5.py eager_attention_forward: one name, attn_weights, for everything from the scores to the dropped weights. */
+/* modeling_t5.py, modeling_bart.py eager_attention_forward: one name, attn_weights, for everything from the scores to the dropped weights. */
 static ftmem__var attention_eager_t5(attention_call *call)
 {
     ftmem__low *low = call->low;
@@ -413,7 +413,7 @@ static ftmem__var attention_eager_t5(attention_call *call)
     bool single = call->groups == 1;
     ftmem__var mask = ftmem__constant(low->b * low->shape->s * call->keys, call->keys, low->shape->stream), w = attention_scores_of(call, single), wide, out;
     attention_swap(tape, &w, ftmem__unary(tape, FTMEM__OP_SCALE, w));
-    attention_swap(tape, &w, ftmem__binary(tape, FTMEM__OP_ADD, w, *low->bias));
+    if (low->bias) attention_swap(tape, &w, ftmem__binary(tape, FTMEM__OP_ADD, w, *low->bias));
     if (call->mask) attention_swap(tape, &w, ftmem__binary(tape, FTMEM__OP_ADD, w, mask));
     wide = ftmem__cast(tape, w, low->shape->autocast ? FTMEM_FP32 : w.dtype);
     attention_swap(tape, &wide, ftmem__unary(tape, FTMEM__OP_SOFTMAX, wide));

@@ -71,7 +71,20 @@ static const ftmem__family families_t5_plain_encoder = {.block = families_t5_enc
 static const ftmem__family families_t5_gated_encoder = {.block = families_t5_encoder, T5_GATED};
 static const ftmem__family families_t5_gated = {.block = families_t5_decoder, .encoder = &families_t5_gated_encoder, .keeps_cache = true, T5_GATED};
 
+/* modeling_bart.py BartEncoderLayer, BartDecoderLayer: a norm after each sum; residual is a name to the end */
+#define BART_END FTMEM__DROPOUT, FTMEM__ADD_NAMED, FTMEM__NORM
+#define BART_ATTENTION FTMEM__RESIDUAL, FTMEM__ATTENTION, BART_END
+#define BART_FF FTMEM__RESIDUAL, FTMEM__MLP_INLINE, BART_END
+STEPS(families_bart_encoder, BART_ATTENTION, BART_FF);
+STEPS(families_bart_decoder, BART_ATTENTION, FTMEM__RESIDUAL, FTMEM__CROSS_ATTENTION, BART_END, BART_FF);
+#define BART_PARTS .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .positions = FTMEM__LEARNED, .eager = FTMEM__EAGER_T5, .activation = FTMEM_GELU, .tied = ON, \
+    .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .loss_own_dtype = true, \
+    .default_targets = R(Q) | R(V), .modules = {"q_proj", "k_proj", "v_proj", NULL, "out_proj", NULL, "fc1", NULL, "fc2", "shared", "lm_head", NULL, "embed_positions"}
+#define BART .model_type = "bart", BART_PARTS, .embed_norm_last = true, .no_final_norm = true, .embed_scale = true
+static const ftmem__family families_bart_source = {.block = families_bart_encoder, .positions_by_row = true, .positional_masks = true, BART};
+
 static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
+    [FTMEM_BART] = {.block = families_bart_decoder, .encoder = &families_bart_source, .logits_buffer = true, BART},
     [FTMEM_T5] = {.block = families_t5_decoder, .encoder = &families_t5_plain_encoder, .gated_form = &families_t5_gated, .keeps_cache = true, T5_PLAIN},
     [FTMEM_LLAMA] = {.model_type = "llama", LLAMA_LIKE},
     [FTMEM_MISTRAL] = {.model_type = "mistral", LLAMA_LIKE},

@@ -34,7 +34,8 @@ enum {
     FTMEM__CROSS_ATTENTION_ASIDE, /* branch = the same */
     FTMEM__DROPOUT_ADD,           /* cur = residual + dropout(cur); cur has a name until then */
     FTMEM__DROPOUT_ADD_BRANCH,    /* cur = residual + dropout(branch); cur and branch have names until then */
-    FTMEM__CLAMP                  /* cur = clamp(cur), in fp16 */
+    FTMEM__CLAMP,                 /* cur = clamp(cur), in fp16 */
+    FTMEM__ADD_NAMED              /* cur = residual + cur; residual keeps its name until it is bound anew */
 };
 
 enum { FTMEM__RMS, FTMEM__RMS_PLUS_ONE, FTMEM__RMS_FP32_WEIGHT, FTMEM__LAYER, FTMEM__LAYER_NO_PARAMETERS, FTMEM__LAYER_FP32, FTMEM__RMS_T5 }; /* norm kinds */
@@ -86,6 +87,10 @@ typedef struct ftmem__family {
     bool remote_code;                    /* not in transformers: the model's repository brings the code */
     bool embed_named;                    /* the embedding keeps its name beside its dropout (modeling_t5.py T5Stack) */
     bool positional_masks;               /* blocks take their masks as positional arguments, which a reentrant checkpoint lets go (modeling_t5.py) */
+    bool embed_norm_last;                /* after the positions were added (modeling_bart.py) */
+    bool no_final_norm;                  /* (modeling_bart.py) */
+    bool logits_buffer;                  /* a buffer is added to the logits (modeling_bart.py final_logits_bias) */
+    bool k_unbiased;                     /* keys have no bias (modeling_whisper.py) */
     bool end_dropout;                    /* after the final norm (modeling_t5.py T5Stack) */
     bool keeps_cache;                    /* keys and values go through a cache in training too: model.config.use_cache does not reach the
                                             decoder's own config (modeling_t5.py T5Stack) */

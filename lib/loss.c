@@ -56,6 +56,11 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
         ftmem__drop(tape, y);
         y = t;
     }
+    if (shape->family->logits_buffer) {
+        t = ftmem__binary(tape, FTMEM__OP_ADD, y, ftmem__constant(out, out, shape->compute)); /* k-bit preparation widens parameters alone */
+        ftmem__drop(tape, y);
+        y = t;
+    }
     return classify || shape->model->logit_softcap <= 0 ? y : ftmem__low_softcap(low, y);
 }
 

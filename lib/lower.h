@@ -35,7 +35,7 @@ typedef struct ftmem__param {
     bool trained;
     bool base; /* belongs to the base model (not LoRA, not a saved copy) */
 } ftmem__param;
-enum { FTMEM__MAX_PARAMS = 160 };
+enum { FTMEM__MAX_PARAMS = 256 };
 typedef struct ftmem__params {
     int32_t count, segment;
     bool full;

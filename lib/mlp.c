@@ -164,7 +164,7 @@ ftmem__var ftmem__low_mlp_inline(ftmem__low *low, ftmem__var x)
     low->tape->part = FTMEM__PART_MLP;
     up = ftmem__low_linear(low, FTMEM_ROLE_UP, x, low->shape->f, bias);
     ftmem__drop(low->tape, x);
-    act = ftmem__low_activation(low, up);
+    act = ftmem__low_dropout(low, ftmem__low_activation(low, up), low->shape->model->mlp_dropout);
     y = ftmem__low_linear(low, FTMEM_ROLE_DOWN, act, low->shape->h, bias);
     ftmem__drop(low->tape, act);
     return y;

@@ -101,6 +101,7 @@ static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
     int64_t ids = job->mask == FTMEM_MASK_PADDED ? 3 : 2;
     bool rope = shape->family->positions <= FTMEM__ROPE_INTERLEAVED && shape->model->alibi != FTMEM_ON;
     t->buffer_bytes = rope ? 2 * ftmem__round512(shape->rotary / 2 * 4) : 0;
+    if (shape->family->logits_buffer) t->buffer_bytes += ftmem__round512(ftmem__bytes(shape->compute, shape->vocab));
     if (shape->family->mask_buffer) t->buffer_bytes += ftmem__round512(shape->model->position_rows * shape->model->position_rows);
     t->batch_bytes = ftmem__round512(8 * shape->tokens) + (ids - 1) * ftmem__round512(8 * fed->tokens); /* labels; ids and mask of the first stack */
     t->eval_batch_bytes = ftmem__round512(8 * job->eval_batch * shape->s) + (ids - 1) * ftmem__round512(8 * job->eval_batch * fed->s);

@@ -127,7 +127,7 @@ static void program_project_apart(ftmem__low *low, ftmem__var x, bool bias, ftme
     bool last = family->views_last;
     int32_t i;
     for (i = 0; i < 3; i++) {
-        qkv[i] = ftmem__low_linear(low, role[i], i ? source : x, i ? low->shape->kv : low->shape->q, bias);
+        qkv[i] = ftmem__low_linear(low, role[i], i ? source : x, i ? low->shape->kv : low->shape->q, bias && !(i == 1 && family->k_unbiased));
         if (i == 0 && family->scaled_query) program_replace(low->tape, &qkv[0], ftmem__unary(low->tape, FTMEM__OP_SCALE, qkv[0]));
         if (!last) program_view(low, i, &qkv[i]);
         if (i < 2 && family->norm_each && low->shape->model->qk_norm == FTMEM_ON) qkv[i] = ftmem__low_qk_norm(low, qkv[i]);
@@ -406,6 +406,7 @@ static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
         f->has_branch = false;
         break;
     case FTMEM__CLAMP: program_clamp(low, f); break;
+    case FTMEM__ADD_NAMED: program_sum(low, f, f->residual, f->cur); break;
     default: break;
     }
 }
@@ -449,7 +450,9 @@ ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x)
 
 ftmem__var ftmem__low_final_norm(ftmem__low *low, ftmem__var x)
 {
-    ftmem__var y = ftmem__low_norm(low, x, low->shape->h);
+    ftmem__var y;
+    if (low->shape->family->no_final_norm) return ftmem__keep(low->tape, x);
+    y = ftmem__low_norm(low, x, low->shape->h);
     return low->shape->family->end_dropout ? ftmem__low_dropout(low, y, low->shape->model->hidden_dropout) : y;
 }
 
@@ -572,7 +575,7 @@ static void program_leaf(ftmem__low *low, ftmem__var *x)
     const ftmem__family *family = low->shape->family;
     x->grad = true;
     x->node = FTMEM__LEAF;
-    if (family->embed_norm || (family->embed_named && low->training && low->shape->model->embed_dropout > 0) || family->positions == FTMEM__LEARNED ||
+    if (family->embed_norm || family->embed_norm_last || (family->embed_named && low->training && low->shape->model->embed_dropout > 0) || family->positions == FTMEM__LEARNED ||
         (family->scale_outside && low->shape->model->scaled == FTMEM_ON))
         ftmem__hold(low->tape, x->store);
 }
@@ -606,6 +609,7 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     program_mask(low, p, shape->mask_full && shape->has_full);
     program_mask(low, p, shape->mask_sliding && shape->has_sliding);
     if (shape->mask_cross) program_cross_mask(low, p);
+    if (shape->family->embed_norm_last) program_replace(low->tape, &x, ftmem__low_norm(low, x, shape->h));
     if (shape->family->embed_named) program_hold(p, ftmem__keep(low->tape, x));
     return ftmem__low_dropout(low, x, shape->model->embed_dropout);
 }

@@ -250,6 +250,8 @@ def read_oracle(job, configs, options):
     if f["task"] is None:
         predict(model, {"method": "full"})        # a model that is not modelled is refused by the library, with its name
         raise NotScored("task", f"'{r['task']}' is not modelled")
+    if int(r.get("enc_seq") or 0):
+        f["encoder_sequence"] = int(r["enc_seq"])
     if r["loss"] == "chunked":
         f["loss_chunk_tokens"] = integer(r, "chunk")
     if r["autocast"]:
