@@ -79,11 +79,19 @@ STEPS(families_bart_encoder, BART_ATTENTION, BART_FF);
 STEPS(families_bart_decoder, BART_ATTENTION, FTMEM__RESIDUAL, FTMEM__CROSS_ATTENTION, BART_END, BART_FF);
 #define BART_PARTS .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .positions = FTMEM__LEARNED, .eager = FTMEM__EAGER_T5, .activation = FTMEM_GELU, .tied = ON, \
     .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .loss_own_dtype = true, \
-    .default_targets = R(Q) | R(V), .modules = {"q_proj", "k_proj", "v_proj", NULL, "out_proj", NULL, "fc1", NULL, "fc2", "shared", "lm_head", NULL, "embed_positions"}
-#define BART .model_type = "bart", BART_PARTS, .embed_norm_last = true, .no_final_norm = true, .embed_scale = true
+    .modules = {"q_proj", "k_proj", "v_proj", NULL, "out_proj", NULL, "fc1", NULL, "fc2", "embed_tokens", "lm_head", NULL, "embed_positions"}
+#define BART .model_type = "bart", BART_PARTS, .embed_norm_last = true, .no_final_norm = true, .embed_scale = true, .default_targets = R(Q) | R(V)
 static const ftmem__family families_bart_source = {.block = families_bart_encoder, .positions_by_row = true, .positional_masks = true, BART};
+/* modeling_whisper.py WhisperEncoderLayer, WhisperDecoderLayer: the norm comes first */
+#define WHISPER_ATTENTION FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION, FTMEM__DROPOUT, FTMEM__ADD_NAMED
+#define WHISPER_FF FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP_INLINE, FTMEM__DROPOUT, FTMEM__ADD_NAMED
+STEPS(families_whisper_encoder, WHISPER_ATTENTION, WHISPER_FF, FTMEM__CLAMP);
+STEPS(families_whisper_decoder, WHISPER_ATTENTION, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__CROSS_ATTENTION, FTMEM__DROPOUT, FTMEM__ADD_NAMED, WHISPER_FF);
+#define WHISPER .model_type = "whisper", BART_PARTS, .scaled_query = true, .dense_heads = true, .k_unbiased = true
+static const ftmem__family families_whisper_source = {.block = families_whisper_encoder, .fed_features = true, .positional_masks = true, WHISPER};
 
 static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
+    [FTMEM_WHISPER] = {.block = families_whisper_decoder, .encoder = &families_whisper_source, .positions_by_row = true, WHISPER},
     [FTMEM_BART] = {.block = families_bart_decoder, .encoder = &families_bart_source, .logits_buffer = true, BART},
     [FTMEM_T5] = {.block = families_t5_decoder, .encoder = &families_t5_plain_encoder, .gated_form = &families_t5_gated, .keeps_cache = true, T5_PLAIN},
     [FTMEM_LLAMA] = {.model_type = "llama", LLAMA_LIKE},
@@ -224,6 +232,7 @@ void ftmem__model_defaults(ftmem_model *model)
     families_int(&model->encoder_ffn, model->ffn);
     families_int(&model->encoder_heads, model->heads);
     families_int(&model->encoder_positions, model->position_rows);
+    if (row->encoder->fed_features) families_int(&model->encoder_channels, 80); /* WhisperConfig.num_mel_bins */
 }
 
 void ftmem__model_encoder(const ftmem_model *model, ftmem_model *encoder)

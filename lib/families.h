@@ -90,6 +90,8 @@ typedef struct ftmem__family {
     bool embed_norm_last;                /* after the positions were added (modeling_bart.py) */
     bool no_final_norm;                  /* (modeling_bart.py) */
     bool logits_buffer;                  /* a buffer is added to the logits (modeling_bart.py final_logits_bias) */
+    bool dense_heads;                    /* queries, keys and values are copied to heads first (modeling_whisper.py) */
+    bool fed_features;                   /* the embedding is two convolutions over features of a fixed length (modeling_whisper.py WhisperEncoder) */
     bool k_unbiased;                     /* keys have no bias (modeling_whisper.py) */
     bool end_dropout;                    /* after the final norm (modeling_t5.py T5Stack) */
     bool keeps_cache;                    /* keys and values go through a cache in training too: model.config.use_cache does not reach the

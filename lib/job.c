@@ -156,9 +156,17 @@ static int64_t job_default_sequence(const ftmem_model *model)
     return limit > 0 && limit < 1024 ? limit : 1024;
 }
 
+/* Where the encoder takes features, all inputs have one length. */
+static bool job_fed_features(const ftmem_model *model)
+{
+    const ftmem__family *encoder = ftmem__family_of(model)->encoder;
+    return encoder && encoder->fed_features;
+}
+
 static void job_fill_batch(ftmem__case *c)
 {
     JOB_ASSUME(job, sequence, job_default_sequence(&c->model))
+    if (job_fed_features(&c->model)) JOB_DEFAULT(job, encoder_sequence, c->model.encoder_positions)
     if (ftmem__family_of(&c->model)->encoder) JOB_DEFAULT(job, encoder_sequence, c->job.sequence)
     JOB_ASSUME(job, micro_batch, 1)
     JOB_DEFAULT(job, accumulation, 1)
@@ -413,6 +421,9 @@ static ftmem_status job_check_stacks(const ftmem__case *c, ftmem_error *error)
         if (c->job.encoder_sequence == 0) return FTMEM_OK;
         return job_conflict_int("job.encoder_sequence", c->job.encoder_sequence, ", but the model has no encoder", error);
     }
+    if (job_fed_features(&c->model) && c->job.encoder_sequence != c->model.encoder_positions)
+        return job_conflict_two("job.encoder_sequence", c->job.encoder_sequence, "model.encoder_positions", c->model.encoder_positions,
+                                ", and every input has that length", error);
     if (c->job.freeze & depths) field = "job.freeze";
     else if (c->adapter.layers_first || c->adapter.layers_last) field = "adapter.layers_first";
     else if (c->adapter.modules_to_save) field = "adapter.modules_to_save";

@@ -82,6 +82,25 @@ ftmem__var ftmem__low_plain_linear(ftmem__low *low, ftmem__var x, ftmem__var w, 
     return y;
 }
 
+ftmem__var ftmem__low_convolution(ftmem__low *low, ftmem__var x, int64_t channels, int64_t out, int64_t length, int64_t kernel)
+{
+    ftmem__tape *tape = low->tape;
+    const ftmem__shape *shape = low->shape;
+    int32_t dtype = shape->autocast ? shape->autocast : x.dtype;
+    double flops = 2.0 * (double)(low->b * length * out) * (double)(channels * kernel);
+    ftmem__var w = linear_parameter(low, FTMEM_ROLE_NORM, out * channels * kernel, out, shape->dtype, low->trained, true), x16, w16, b16, y;
+    ftmem__var b = linear_parameter(low, FTMEM_ROLE_NORM, out, 0, shape->dtype, low->trained, true);
+    x16 = ftmem__cast(tape, x, dtype);
+    w16 = ftmem__cast_weight(tape, w, dtype);
+    b16 = ftmem__cast_weight(tape, b, dtype);
+    y = ftmem__matmul(tape, FTMEM__OP_CONV, x16, w16, &b16, low->b * out * length, length, flops);
+    ftmem__drop(tape, b16);
+    ftmem__drop(tape, w16);
+    ftmem__drop(tape, x16);
+    ftmem__drop(tape, x);
+    return y;
+}
+
 /* bitsandbytes MatMul4Bit: the weight is dequantised, in forward and again in backward; the input is not kept. */
 static ftmem__var linear_4bit(ftmem__low *low, ftmem__var x, int64_t out)
 {

@@ -67,6 +67,7 @@ typedef struct ftmem__shape {
     int64_t eval_b;                                          /* rows of an evaluation pass */
     bool mask_cross;                                         /* and for cross-attention */
     bool sided;                                              /* blocks share sides, so the first and the last are kinds of their own */
+    bool fed_features;                                       /* the first stack takes features of a fixed length, which are not masked */
     bool causal;                                             /* blocks of a decoder */
     bool crossed;                                            /* blocks attend to the stack before this one */
 } ftmem__shape;
@@ -124,7 +125,8 @@ ftmem__var ftmem__low_dropout(ftmem__low *low, ftmem__var x, double p); /* takes
 /* linear.c */
 ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias);
 ftmem__var ftmem__low_parameter(ftmem__low *low, int32_t role, int64_t n, int64_t cols, bool trained); /* a norm's vector, an embedding */
-ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t cols);                    /* PEFT's modules_to_save: a trained copy */
+ftmem__var ftmem__low_convolution(ftmem__low *low, ftmem__var x, int64_t channels, int64_t out, int64_t length, int64_t kernel); /* F.conv1d; takes over x */
+ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t cols); /* PEFT's modules_to_save: a trained copy */
 ftmem__var ftmem__low_plain_linear(ftmem__low *low, ftmem__var x, ftmem__var w, const ftmem__var *bias, int64_t out); /* F.linear, autocast honoured */
 /* norm.c */
 ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width); /* the family's norm over the last `width` */

@@ -118,6 +118,15 @@ static void program_view(ftmem__low *low, int32_t i, ftmem__var *x)
     if (copied) program_replace(low->tape, x, ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, *x));
 }
 
+/* view(...).transpose(1, 2).contiguous() */
+static void program_dense(ftmem__low *low, ftmem__var *x)
+{
+    ftmem__var view = ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, *x); /* its gradient is copied for the projection */
+    program_replace(low->tape, x, ftmem__unary(low->tape, FTMEM__OP_CLONE, view));
+    ftmem__drop(low->tape, view);
+    x->joined = true;
+}
+
 /* Three linears; where the norm of queries and keys stands among them, and where heads are separated, differs. */
 static void program_project_apart(ftmem__low *low, ftmem__var x, bool bias, ftmem__var qkv[3])
 {
@@ -129,7 +138,8 @@ static void program_project_apart(ftmem__low *low, ftmem__var x, bool bias, ftme
     for (i = 0; i < 3; i++) {
         qkv[i] = ftmem__low_linear(low, role[i], i ? source : x, i ? low->shape->kv : low->shape->q, bias && !(i == 1 && family->k_unbiased));
         if (i == 0 && family->scaled_query) program_replace(low->tape, &qkv[0], ftmem__unary(low->tape, FTMEM__OP_SCALE, qkv[0]));
-        if (!last) program_view(low, i, &qkv[i]);
+        if (family->dense_heads) program_dense(low, &qkv[i]);
+        else if (!last) program_view(low, i, &qkv[i]);
         if (i < 2 && family->norm_each && low->shape->model->qk_norm == FTMEM_ON) qkv[i] = ftmem__low_qk_norm(low, qkv[i]);
     }
     for (i = 0; i < 3 && last; i++) program_view(low, i, &qkv[i]);
@@ -481,9 +491,30 @@ static ftmem__var program_embedding_weight(ftmem__low *low)
     const ftmem__shape *shape = low->shape;
     int64_t n = shape->vocab * shape->h;
     bool trained = shape->embed_trained && !shape->embed_copy;
-    if (shape->crossed) return program_shared_embedding(low, n, trained);
+    if (shape->crossed && !shape->fed_features) return program_shared_embedding(low, n, trained);
     ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_EMBED, n, shape->h, trained);
+    if (shape->crossed && shape->tied && trained) w.node = FTMEM__JOINED_LEAF; /* the encoder's backward is still to come */
     return shape->embed_copy ? ftmem__low_copy(low, FTMEM_ROLE_EMBED, n, shape->h) : w;
+}
+
+/* modeling_whisper.py WhisperEncoder: two convolutions, the second of stride 2, and frozen sinusoids in a table. */
+static ftmem__var program_features(ftmem__low *low, ftmem__prologue *p)
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__tape *tape = low->tape;
+    int64_t n = shape->model->position_rows * shape->h, channels = shape->model->encoder_channels, length = 2 * shape->s;
+    ftmem__var x = ftmem__constant(low->b * channels * length, length, shape->autocast ? FTMEM_FP32 : shape->dtype), w, rows, sum;
+    x = ftmem__low_convolution(low, x, channels, shape->h, length, 3);
+    if (shape->require_input_grad && tape->mode != FTMEM__NO_GRAD && !x.grad) x.grad = true, x.node = FTMEM__LEAF;
+    x = ftmem__low_convolution(low, ftmem__low_activation(low, x), shape->h, shape->h, shape->s, 3);
+    x = ftmem__low_activation(low, x);
+    x.cols = shape->h;
+    w = ftmem__low_parameter(low, FTMEM_ROLE_POSITION, n, shape->h, false);
+    rows = program_lookup(low, w, shape->s);
+    sum = ftmem__binary(tape, FTMEM__OP_ADD, x, rows);
+    ftmem__drop(tape, rows);
+    program_hold(p, x);
+    return ftmem__low_dropout(low, sum, shape->model->embed_dropout);
 }
 
 /* cos and sin of every position, in the stream's dtype, once for all blocks. */
@@ -575,8 +606,8 @@ static void program_leaf(ftmem__low *low, ftmem__var *x)
     const ftmem__family *family = low->shape->family;
     x->grad = true;
     x->node = FTMEM__LEAF;
-    if (family->embed_norm || family->embed_norm_last || (family->embed_named && low->training && low->shape->model->embed_dropout > 0) || family->positions == FTMEM__LEARNED ||
-        (family->scale_outside && low->shape->model->scaled == FTMEM_ON))
+    if (family->embed_norm || family->embed_norm_last || (family->embed_named && low->training && low->shape->model->embed_dropout > 0) ||
+        family->positions == FTMEM__LEARNED || (family->scale_outside && low->shape->model->scaled == FTMEM_ON))
         ftmem__hold(low->tape, x->store);
 }
 
@@ -587,6 +618,7 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     ftmem__var x, y, shifted;
     memset(p, 0, sizeof *p);
     low->tape->part = FTMEM__PART_EMBEDDING;
+    if (shape->family->fed_features) return program_features(low, p);
     if (shape->crossed) shifted = program_table(low, low->tokens, shape->s, FTMEM_INT64, FTMEM__OP_TABLE);
     x = program_lookup(low, program_embedding_weight(low), low->tokens);
     if (shape->crossed) ftmem__save_var(low->tape, x, shifted);

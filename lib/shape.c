@@ -67,7 +67,7 @@ static void shape_masks(ftmem__shape *shape)
 {
     const ftmem_job *job = shape->job;
     int64_t i, window = shape->model->sliding_window;
-    bool padded = job->mask == FTMEM_MASK_PADDED && !shape->crossed; /* a decoder after an encoder gets no mask of its own rows */
+    bool padded = job->mask == FTMEM_MASK_PADDED && !shape->crossed && !shape->fed_features; /* a decoder after an encoder gets no mask of its own rows */
     bool always = (job->attention == FTMEM_EAGER && shape->causal) || padded || shape->model->alibi == FTMEM_ON || shape->family->always_mask;
     for (i = 0; i < shape->model->layers; i++) {
         if (shape->model->layer_kind[i] == 1) shape->has_sliding = true;
@@ -75,7 +75,7 @@ static void shape_masks(ftmem__shape *shape)
     }
     if (job->attention == FTMEM_FLASH2) always = false;
     shape->mask_full = always;
-    shape->mask_cross = shape->crossed && job->mask == FTMEM_MASK_PADDED && job->attention != FTMEM_FLASH2;
+    shape->mask_cross = shape->crossed && !shape->fed_features && job->mask == FTMEM_MASK_PADDED && job->attention != FTMEM_FLASH2;
     /* masking_utils._ignore_causal_mask_sdpa: a window that the sequence reaches needs a mask */
     shape->mask_sliding = always || (job->attention != FTMEM_FLASH2 && window > 0 && shape->s >= window);
 }
@@ -116,6 +116,7 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     shape->family = family;
     shape->causal = !encoder;
     shape->crossed = !encoder && family->encoder;
+    shape->fed_features = encoder ? family->fed_features : shape->crossed && family->encoder->fed_features;
     shape->sided = family->positions == FTMEM__RELATIVE || shape->crossed;
     shape->b = c->job.micro_batch;
     shape->s = s;

@@ -4,7 +4,7 @@
 
 enum { TAPE_ALLOC, TAPE_VIEW };
 enum { TAPE_NOTHING, TAPE_INPUT, TAPE_INPUTS, TAPE_OUTPUT, TAPE_CROSS, TAPE_ATTRIBUTE };
-enum { TAPE_PASS, TAPE_MAP, TAPE_SPREAD, TAPE_MATMUL, TAPE_SPLIT, TAPE_SOFTMAX, TAPE_MINUS, TAPE_SAVED };
+enum { TAPE_PASS, TAPE_MAP, TAPE_SPREAD, TAPE_MATMUL, TAPE_CONV, TAPE_SPLIT, TAPE_SOFTMAX, TAPE_MINUS, TAPE_SAVED };
 
 typedef struct tape_row {
     uint8_t forward, saves, backward, temporaries;
@@ -482,6 +482,19 @@ static void tape_matmul(ftmem__tape *tape, const ftmem__node *node, int16_t resu
         if (tape_needs(node, i)) result[i] = tape_fit(tape, node, i, result[i], node->in[i].n, node->out_dtype);
 }
 
+/* convolution_backward: the input's gradient, the weight's, the bias's; no cuBLAS. */
+static void tape_convolution(ftmem__tape *tape, const ftmem__node *node, int16_t result[FTMEM__MAX_OPERANDS])
+{
+    int32_t k;
+    for (k = 0; k < node->inputs; k++) {
+        if (!tape_needs(node, k)) continue;
+        result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in[k].n, node->in[k].cols, node->out_dtype, tape->birth);
+        if (k < 2) tape->flops += node->flops;
+    }
+    for (k = 0; k < node->inputs; k++)
+        if (tape_needs(node, k)) result[k] = tape_fit(tape, node, k, result[k], node->in[k].n, node->out_dtype);
+}
+
 /* Gradients of the pieces are joined; a piece without one is filled with zeros first. */
 static void tape_join(ftmem__tape *tape, const ftmem__node *node, int16_t result[FTMEM__MAX_OPERANDS])
 {
@@ -512,6 +525,7 @@ static void tape_gradients(ftmem__tape *tape, const ftmem__node *node, int16_t r
     switch (tape_rows[node->op].backward) {
     case TAPE_PASS: tape_pass(tape, node, node->grad[0], result); break;
     case TAPE_MAP: tape_map(tape, node, result); break;
+    case TAPE_CONV: tape_convolution(tape, node, result); break;
     case TAPE_MATMUL: tape_matmul(tape, node, result); break;
     case TAPE_SAVED: tape_saved(tape, node, result); break;
     case TAPE_MINUS: tape_minus(tape, node, node->grad[0], result); break;
