@@ -52,6 +52,11 @@ ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t col
     return linear_parameter(low, role, n, n / cols, low->shape->dtype, true, false);
 }
 
+ftmem__var ftmem__low_adapter(ftmem__low *low, int32_t role, int64_t n, int64_t rows)
+{
+    return linear_parameter(low, role, n, rows, low->shape->lora_dtype, true, false);
+}
+
 static void linear_quantized(ftmem__low *low, int32_t role, int64_t in, int64_t out)
 {
     const ftmem__shape *shape = low->shape;
@@ -168,7 +173,7 @@ static bool linear_is_quantized(const ftmem__low *low, int32_t role)
 {
     const ftmem__family *family = low->shape->family;
     if (family->never_quantized || (role == FTMEM_ROLE_DOWN && family->down_never_quantized)) return false;
-    return (low->shape->qlora || low->shape->lora8) && role <= FTMEM_ROLE_DOWN;
+    return (low->shape->qlora || low->shape->lora8) && ftmem__is_linear(role);
 }
 
 static ftmem__var linear_base(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias)
@@ -193,8 +198,7 @@ static ftmem__var linear_lora(ftmem__low *low, int32_t role, ftmem__var x, ftmem
     bool quantized = linear_is_quantized(low, role);
     int64_t r = shape->adapter->rank;
     int32_t result_dtype = base.dtype;
-    ftmem__var a = linear_parameter(low, role, r * x.cols, r, shape->lora_dtype, true, false);
-    ftmem__var b = linear_parameter(low, role, out * r, out, shape->lora_dtype, true, false);
+    ftmem__var a = ftmem__low_adapter(low, role, r * x.cols, r), b = ftmem__low_adapter(low, role, out * r, out);
     ftmem__var in, dropped, low_rank, up, scaled, sum, result;
     in = quantized && shape->autocast ? ftmem__keep(tape, x) : ftmem__cast(tape, x, shape->lora_dtype);
     dropped = ftmem__low_dropout(low, ftmem__keep(tape, in), shape->adapter->dropout);

@@ -19,8 +19,9 @@ static ftmem_status memory_walk(const ftmem__case *c, ftmem__walk *walk, ftmem_e
     ftmem_status status;
     walk->params.count = 0;
     walk->params.full = false;
-    walk->kinds = 0;
+    walk->kinds = walk->kept_count = 0;
     walk->exhausted = false;
+    walk->head_note.event = walk->head_note.count = 0;
     status = ftmem__shape_fill(&walk->shape, c, error);
     if (status == FTMEM_OK && walk->shape.crossed) status = ftmem__shape_encoder(&walk->earlier, c, error);
     if (status != FTMEM_OK) return status;
@@ -49,7 +50,7 @@ static int32_t memory_kernel(ftmem__walk *walk)
     ftmem__low low = { 0 };
     low.tape = &walk->tape;
     low.shape = &walk->shape;
-    low.kind = walk->shape.model->layer_kind[0];
+    low.kind = ftmem__layer_attention(walk->shape.model->layer_kind[0]);
     return ftmem__low_kernel(&low, walk->shape.stream);
 }
 

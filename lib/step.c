@@ -17,6 +17,7 @@ static void step_moment(step_run *run, int32_t phase, ftmem__figure f, int32_t s
 {
     ftmem__moment m;
     m.bytes = run->level + f.peak;
+    if (m.bytes <= run->step->phase[phase].bytes) return;
     m.phase = phase;
     m.segment = segment;
     m.pass = pass;
@@ -29,7 +30,7 @@ static void step_moment(step_run *run, int32_t phase, ftmem__figure f, int32_t s
     m.released = run->released;
     m.frame = run->frame + (pass == FTMEM__PASS_FORWARD ? run->leaf : 0);
     m.held = segment == ftmem__walk_head(run->walk) && (pass == FTMEM__PASS_BACKWARD || pass == FTMEM__PASS_BACKWARD_LATER) ? 0 : run->held;
-    if (m.bytes > run->step->phase[phase].bytes) run->step->phase[phase] = m;
+    run->step->phase[phase] = m;
 }
 
 static void step_pass(step_run *run, int32_t phase, ftmem__figure f, int32_t segment, int32_t pass, int32_t layer)

@@ -40,9 +40,9 @@ void ftmem__tape_start(ftmem__tape *tape, int64_t big_cols)
 {
     int32_t k;
     memset(tape, 0, offsetof(ftmem__tape, stores));
-    tape->big_cols = big_cols;
-    tape->free_head = tape->grad_in = tape->result = tape->also_gradient = -1;
     for (k = 0; k < FTMEM__MAX_SIDES; k++) tape->grad_side[k] = -1;
+    tape->big_cols = big_cols;
+    tape->free_head = tape->grad_in = tape->result = tape->also_gradient = tape->input = -1;
     tape->birth = FTMEM_CLASS_KEPT;
     tape->mode = FTMEM__RECORD;
     tape->stop_after = -1;
@@ -55,6 +55,8 @@ void ftmem__tape_mark(ftmem__tape *tape)
     tape->peak_event = 0;
     tape->flops = 0;
     tape->early = -1;
+    tape->later.base = tape->later.peak = tape->live;
+    tape->later.event = 0;
 }
 
 static int16_t tape_slot(ftmem__tape *tape)
@@ -71,6 +73,30 @@ static int16_t tape_slot(ftmem__tape *tape)
     return tape->high++;
 }
 
+static void tape_note(const ftmem__tape *tape, uint8_t op)
+{
+    ftmem__note *note = tape->note;
+    int16_t i;
+    note->event = tape->event;
+    note->op = op;
+    note->part = tape->part;
+    note->backward = tape->backward;
+    note->count = 0;
+    for (i = 0; i < tape->high && note->count >= 0; i++) {
+        if (tape->stores[i].refs <= 0) continue;
+        if (note->count == FTMEM__COUNT(note->at)) note->count = -1;
+        else note->at[note->count++] = tape->stores[i];
+    }
+}
+
+static void tape_later(ftmem__tape *tape)
+{
+    ftmem__later *later = &tape->later;
+    if (tape->live - later->freed <= later->peak) return;
+    later->peak = tape->live - later->freed;
+    later->event = tape->event;
+}
+
 /* One allocation is one event; the peak can only be at one. */
 static void tape_event(ftmem__tape *tape, const ftmem__store *store)
 {
@@ -79,8 +105,12 @@ static void tape_event(ftmem__tape *tape, const ftmem__store *store)
     if (tape->live > tape->peak) {
         tape->peak = tape->live;
         tape->peak_event = tape->event;
+        if (tape->note && tape->live > tape->early) tape_note(tape, store->op);
     }
-    if (tape->event == tape->stop_at) tape->capture(tape->context, tape, (ftmem__op)store->op);
+    if (tape->later.wanted) tape_later(tape);
+    if (tape->event != tape->stop_at) return;
+    tape->captured = true;
+    tape->capture(tape->context, tape, (ftmem__op)store->op);
 }
 
 int16_t ftmem__alloc(ftmem__tape *tape, ftmem__op op, int64_t n, int64_t cols, int32_t dtype, int32_t tensor_class)
@@ -117,6 +147,7 @@ void ftmem__free(ftmem__tape *tape, int16_t store)
     s->refs = 0;
     s->cached = false;
     tape->free_head = store;
+    if (store == tape->input) tape->input = -1;
 }
 
 /* ----------------------------------------------------------------------------------------------------- values */
@@ -124,15 +155,15 @@ void ftmem__free(ftmem__tape *tape, int16_t store)
 ftmem__var ftmem__input(ftmem__tape *tape, int64_t n, int64_t cols, int32_t dtype, bool grad)
 {
     int16_t store = ftmem__alloc(tape, FTMEM__OP_INPUT, n, cols, dtype, tape->birth);
+    tape->input = store;
     return ftmem__value(n, cols, dtype, store, grad ? FTMEM__INPUT : FTMEM__NO_NODE, grad);
 }
 
 ftmem__var ftmem__side_input(ftmem__tape *tape, int32_t side, int64_t n, int64_t cols, int32_t dtype, bool grad)
 {
-    ftmem__var v = ftmem__input(tape, n, cols, dtype, grad);
-    if (grad) v.node = (int16_t)(FTMEM__SIDE - side);
-    if (v.store >= 0) tape->stores[v.store].side = true;
-    return v;
+    int16_t store = ftmem__alloc(tape, FTMEM__OP_INPUT, n, cols, dtype, tape->birth);
+    if (store >= 0) tape->stores[store].side = true;
+    return ftmem__value(n, cols, dtype, store, (int16_t)(grad ? FTMEM__SIDE - side : FTMEM__NO_NODE), grad);
 }
 
 /* ------------------------------------------------------------------------------------------------------ nodes */
@@ -141,7 +172,7 @@ ftmem__var ftmem__side_input(ftmem__tape *tape, int32_t side, int64_t n, int64_t
 static void tape_save(ftmem__tape *tape, ftmem__node *node, int16_t store)
 {
     node->saves = true;
-    if (store < 0 || tape->mode == FTMEM__GHOST) return;
+    if (store < 0 || tape->mode != FTMEM__RECORD) return;
     if (node->held == FTMEM__COUNT(node->save)) {
         tape->exhausted = true;
         return;
@@ -244,7 +275,7 @@ static int16_t tape_result(ftmem__tape *tape, ftmem__op op, const ftmem__var *in
 /* The result is put together at the end, from registers: to copy what has just been written byte by byte is slow. */
 ftmem__var ftmem__apply(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, int64_t n, int64_t cols, int32_t dtype)
 {
-    bool grad = !tape->stopped && tape_wants_grad(tape, in, count), recorded = grad && tape->mode >= FTMEM__RECORD;
+    bool grad = !tape->stopped && tape_wants_grad(tape, in, count), recorded = grad && (tape->mode >= FTMEM__RECORD || tape->shadow);
     int16_t store = -1, node = FTMEM__NO_NODE;
     if (tape->stopped) return ftmem__value(n, cols, dtype, store, node, grad);
     if (recorded && tape_ends_before(tape, op)) {
@@ -297,7 +328,7 @@ ftmem__var ftmem__cast(ftmem__tape *tape, ftmem__var x, int32_t dtype)
     ftmem__var out;
     if (x.dtype == dtype) return ftmem__keep(tape, x);
     out = ftmem__apply(tape, FTMEM__OP_CAST, &x, 1, x.n, x.cols, dtype);
-    out.joined = x.joined; /* the layout is preserved */
+    if (x.joined) out.joined = true; /* the layout is preserved */
     return out;
 }
 
@@ -345,19 +376,21 @@ void ftmem__split(ftmem__tape *tape, ftmem__var x, int32_t count, const int64_t 
 
 /* A second gradient for one place is added in place when nobody else holds the first
    (torch/csrc/autograd/input_buffer.cpp accumulate), else into a new tensor. */
-static void tape_accumulate(ftmem__tape *tape, int16_t *place, int16_t gradient, int64_t n, int64_t cols, int32_t dtype)
+static void tape_accumulate(ftmem__tape *tape, int16_t *place, const ftmem__var *to, int16_t gradient)
 {
     int16_t sum;
     if (*place < 0) {
         *place = gradient;
-    } else if (tape->stores[*place].refs == 1) {
-        ftmem__release(tape, gradient);
-    } else {
-        sum = ftmem__alloc(tape, FTMEM__OP_GRADIENT, n, cols, dtype, tape->birth);
-        ftmem__release(tape, *place);
-        ftmem__release(tape, gradient);
-        *place = sum;
+        return;
     }
+    if (tape->stores[*place].refs == 1) {
+        ftmem__release(tape, gradient);
+        return;
+    }
+    sum = ftmem__alloc(tape, FTMEM__OP_GRADIENT, to->n, to->cols, to->dtype, tape->birth);
+    ftmem__release(tape, *place);
+    ftmem__release(tape, gradient);
+    *place = sum;
 }
 
 /* A parameter takes the arriving tensor as its gradient; with accumulation it is added and freed. */
@@ -370,36 +403,38 @@ static void tape_leaf(ftmem__tape *tape, int16_t gradient, bool shared)
     }
     s->tensor_class = FTMEM_CLASS_GRADIENTS;
     tape->leaf_bytes += s->bytes;
+    if (shared) return;
+    tape->later.freed += s->bytes;
+    if (s->refs > 1) tape->later.differs = true;
+}
+
+static void tape_deliver(ftmem__tape *tape, const ftmem__var *to, int16_t gradient)
+{
+    if (to->node >= 0) tape_accumulate(tape, &tape->node[to->node].grad[to->slot], to, gradient);
+    else if (to->node == FTMEM__INPUT) tape_accumulate(tape, &tape->grad_in, to, gradient);
+    else if (to->node == FTMEM__NO_NODE || to->node == FTMEM__JOINED_LEAF) ftmem__release(tape, gradient);
+    else if (to->node <= FTMEM__SIDE) tape_accumulate(tape, &tape->grad_side[FTMEM__SIDE - to->node], to, gradient);
+    else tape_leaf(tape, gradient, to->node == FTMEM__SHARED_LEAF);
 }
 
 void ftmem__deliver(ftmem__tape *tape, ftmem__var to, int16_t gradient)
 {
-    if (to.node >= 0) {
-        tape_accumulate(tape, &tape->node[to.node].grad[to.slot], gradient, to.n, to.cols, to.dtype);
-    } else if (to.node == FTMEM__LEAF || to.node == FTMEM__SHARED_LEAF) {
-        tape_leaf(tape, gradient, to.node == FTMEM__SHARED_LEAF);
-    } else if (to.node == FTMEM__INPUT) {
-        tape_accumulate(tape, &tape->grad_in, gradient, to.n, to.cols, to.dtype);
-    } else if (to.node <= FTMEM__SIDE) {
-        tape_accumulate(tape, &tape->grad_side[FTMEM__SIDE - to.node], gradient, to.n, to.cols, to.dtype);
-    } else {
-        ftmem__release(tape, gradient); /* FTMEM__NO_NODE, and FTMEM__JOINED_LEAF */
-    }
+    tape_deliver(tape, &to, gradient);
+}
+
+static int16_t tape_replace(ftmem__tape *tape, ftmem__op op, const ftmem__var *like, int32_t dtype, int16_t gradient)
+{
+    int16_t made = ftmem__alloc(tape, op, like->n, like->cols, dtype, tape->birth);
+    ftmem__release(tape, gradient);
+    return made;
 }
 
 /* Engine::validate_outputs: a gradient is summed to its operand's shape and cast to its dtype. */
-static int16_t tape_fit(ftmem__tape *tape, const ftmem__node *node, int32_t k, int16_t gradient, int64_t n, int32_t dtype)
+static inline int16_t tape_fit(ftmem__tape *tape, const ftmem__node *node, int32_t k, int16_t gradient, int64_t n, int32_t dtype)
 {
-    if (node->in[k].n < n) {
-        int16_t sum = ftmem__alloc(tape, FTMEM__OP_GRADIENT, node->in[k].n, node->in[k].cols, dtype, tape->birth);
-        ftmem__release(tape, gradient);
-        gradient = sum;
-    }
-    if (node->in[k].dtype != dtype) {
-        int16_t cast = ftmem__alloc(tape, FTMEM__OP_CAST, node->in[k].n, node->in[k].cols, node->in[k].dtype, tape->birth);
-        ftmem__release(tape, gradient);
-        gradient = cast;
-    }
+    const ftmem__var *in = &node->in[k];
+    if (in->n < n) gradient = tape_replace(tape, FTMEM__OP_GRADIENT, in, dtype, gradient);
+    if (in->dtype != dtype) gradient = tape_replace(tape, FTMEM__OP_CAST, in, in->dtype, gradient);
     return gradient;
 }
 
@@ -464,6 +499,10 @@ static void tape_first_matmul(ftmem__tape *tape)
     tape->early_event = tape->peak_event;
     tape->peak = tape->live;
     tape->peak_event = 0;
+    tape->later.early = tape->later.peak;
+    tape->later.early_event = tape->later.event;
+    tape->later.peak = tape->live - tape->later.freed;
+    tape->later.event = 0;
 }
 
 /* Operand order as traced: the weight's gradient, the input's, the bias's. */
@@ -535,26 +574,33 @@ static void tape_gradients(ftmem__tape *tape, const ftmem__node *node, int16_t r
     }
 }
 
+static bool tape_reached(const ftmem__node *node)
+{
+    int32_t k;
+    for (k = 1; k < node->outs; k++)
+        if (node->grad[k] >= 0) return true;
+    return node->grad[0] >= 0;
+}
+
 /* One node: its results exist beside its gradient and all it saved; then those go, then the results are handed on. */
 static void tape_step(ftmem__tape *tape, ftmem__node *node)
 {
     int16_t result[FTMEM__MAX_OPERANDS] = { -1, -1, -1, -1 };
     int32_t k;
-    bool reached = false;
-    for (k = 0; k < node->outs; k++) reached = reached || node->grad[k] >= 0;
+    bool reached = tape_reached(node);
     tape->part = node->part;
     if (reached) tape_gradients(tape, node, result);
-    for (k = 0; k < node->outs; k++) ftmem__release(tape, node->grad[k]);
+    for (k = 0; k < node->outs && reached; k++) ftmem__release(tape, node->grad[k]);
     for (k = 0; k < node->held; k++) ftmem__release(tape, node->save[k]);
     for (k = 0; k < node->inputs; k++)
-        if (result[k] >= 0) ftmem__deliver(tape, node->in[k], result[k]);
+        if (result[k] >= 0) tape_deliver(tape, &node->in[k], result[k]);
 }
 
 void ftmem__backward_rest(ftmem__tape *tape)
 {
     tape->backward = true;
     tape->stopped = false;
-    while (tape->nodes > 0) tape_step(tape, &tape->node[--tape->nodes]);
+    while (tape->nodes > 0 && !tape->captured) tape_step(tape, &tape->node[--tape->nodes]);
 }
 
 void ftmem__also(ftmem__tape *tape, ftmem__var value, int16_t gradient)
@@ -582,7 +628,7 @@ void ftmem__backward_above(ftmem__tape *tape, ftmem__var root, int16_t gradient,
 {
     tape->backward = true;
     ftmem__deliver(tape, root, gradient);
-    while (tape->nodes > last + 1) tape_step(tape, &tape->node[--tape->nodes]);
+    while (tape->nodes > last + 1 && !tape->captured) tape_step(tape, &tape->node[--tape->nodes]);
 }
 
 int32_t ftmem__last_saving(const ftmem__tape *tape)
