@@ -287,7 +287,7 @@ static ftmem__var attention_efficient(attention_call *call)
     const ftmem__shape *shape = call->low->shape;
     ftmem__tape *tape = call->low->tape;
     int64_t heads = call->low->b * shape->heads;
-    ftmem__var in[4], out, mask = { 0 };
+    ftmem__var in[3], out, mask = { 0 };
     ftmem__node *node;
     mask.store = -1;
     if (call->low->bias) mask = attention_bias_mask(call);
@@ -295,10 +295,10 @@ static ftmem__var attention_efficient(attention_call *call)
     in[0] = call->q;
     in[1] = call->k;
     in[2] = call->v;
-    in[3] = mask;
-    out = ftmem__apply(tape, FTMEM__OP_EFFICIENT, in, call->low->bias ? 4 : 3, call->q.n, call->q.cols, call->q.dtype);
+    out = ftmem__apply(tape, FTMEM__OP_EFFICIENT, in, 3, call->q.n, call->q.cols, call->q.dtype);
     ftmem__save_var(tape, out, out);
-    if (!call->low->bias) ftmem__save_var(tape, out, mask);
+    if (call->low->bias) ftmem__fourth(tape, out, mask);
+    else ftmem__save_var(tape, out, mask);
     ftmem__save_new(tape, out, out.grad || tape->mode == FTMEM__FORGET ? heads * attention_up(shape->s, 32) + 256 : 256, 0, FTMEM_FP32);
     ftmem__drop(tape, mask);
     tape->flops += 2 * attention_flops(call);

@@ -192,7 +192,7 @@ static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var 
     node = &tape->node[tape->nodes++];
     node->work = 0;
     node->flops = 0;
-    node->held = 0;
+    node->held = node->fourth = 0;
     node->saves = false;
     if (!tape->replay) node->grad[0] = node->grad[1] = node->grad[2] = -1;
     node->op = (uint8_t)op;
@@ -300,6 +300,19 @@ void ftmem__save_var(ftmem__tape *tape, ftmem__var result, ftmem__var kept)
 {
     ftmem__node *node = ftmem__recorded(tape, result);
     if (node) tape_save(tape, node, kept.store);
+}
+
+void ftmem__fourth(ftmem__tape *tape, ftmem__var result, ftmem__var operand)
+{
+    ftmem__node *node = ftmem__recorded(tape, result);
+    if (!node) return;
+    tape_save(tape, node, operand.store);
+    if (tape->fourths == FTMEM__COUNT(tape->fourth)) {
+        tape->exhausted = true;
+        return;
+    }
+    tape->fourth[tape->fourths++] = operand;
+    node->fourth = (uint8_t)tape->fourths;
 }
 
 /* ------------------------------------------------------------------------------------------------- primitives */
@@ -444,7 +457,7 @@ static bool tape_needs(const ftmem__node *node, int32_t k)
 }
 
 /* Views of the gradient as CAT hands them out need no sum; ADD's do when an operand was broadcast. */
-static void tape_pass(ftmem__tape *tape, const ftmem__node *node, int16_t arrived, int16_t result[FTMEM__MAX_OPERANDS])
+static void tape_pass(ftmem__tape *tape, const ftmem__node *node, int16_t arrived, int16_t result[3])
 {
     int32_t k;
     for (k = 0; k < node->inputs; k++) {
@@ -455,7 +468,7 @@ static void tape_pass(ftmem__tape *tape, const ftmem__node *node, int16_t arrive
     }
 }
 
-static void tape_minus(ftmem__tape *tape, const ftmem__node *node, int16_t arrived, int16_t result[FTMEM__MAX_OPERANDS])
+static void tape_minus(ftmem__tape *tape, const ftmem__node *node, int16_t arrived, int16_t result[3])
 {
     if (tape_needs(node, 0)) {
         ftmem__hold(tape, arrived);
@@ -466,7 +479,7 @@ static void tape_minus(ftmem__tape *tape, const ftmem__node *node, int16_t arriv
     result[1] = tape_fit(tape, node, 1, result[1], node->out_n, node->out_dtype);
 }
 
-static void tape_map(ftmem__tape *tape, const ftmem__node *node, int16_t result[FTMEM__MAX_OPERANDS])
+static void tape_map(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     int16_t temporary[2] = { -1, -1 };
     int32_t k, t, temporaries = tape_rows[node->op].temporaries;
@@ -479,13 +492,20 @@ static void tape_map(ftmem__tape *tape, const ftmem__node *node, int16_t result[
         if (tape_needs(node, k)) result[k] = tape_fit(tape, node, k, result[k], node->out_n, node->out_dtype);
 }
 
-static void tape_spread(ftmem__tape *tape, const ftmem__node *node, int16_t result[FTMEM__MAX_OPERANDS])
+static void tape_spread_fourth(ftmem__tape *tape, const ftmem__node *node)
+{
+    const ftmem__var *to = &tape->fourth[node->fourth - 1];
+    tape->fourth_gradient = to->grad ? ftmem__alloc(tape, (ftmem__op)node->op, to->n, to->cols, to->dtype, tape->birth) : -1;
+}
+
+static void tape_spread(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     bool before = node->op == FTMEM__OP_LINEAR4 || node->op == FTMEM__OP_LINEAR8; /* the dequantised weight comes first */
     int16_t work = before && node->work ? ftmem__alloc_bytes(tape, FTMEM__OP_DEQUANTIZE, node->work, FTMEM_CLASS_WORKSPACE) : -1;
     int32_t k;
     for (k = 0; k < node->inputs; k++)
         if (tape_needs(node, k)) result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in[k].n, node->in[k].cols, node->in[k].dtype, tape->birth);
+    if (node->fourth) tape_spread_fourth(tape, node);
     if (!before && node->work) work = ftmem__alloc_bytes(tape, (ftmem__op)node->op, node->work, FTMEM_CLASS_WORKSPACE);
     ftmem__release(tape, work);
     tape->flops += node->flops;
@@ -506,7 +526,7 @@ static void tape_first_matmul(ftmem__tape *tape)
 }
 
 /* Operand order as traced: the weight's gradient, the input's, the bias's. */
-static void tape_matmul(ftmem__tape *tape, const ftmem__node *node, int16_t result[FTMEM__MAX_OPERANDS])
+static void tape_matmul(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     static const int32_t order[] = { 2, 1, 0 };
     int32_t i;
@@ -522,7 +542,7 @@ static void tape_matmul(ftmem__tape *tape, const ftmem__node *node, int16_t resu
 }
 
 /* convolution_backward: the input's gradient, the weight's, the bias's; no cuBLAS. */
-static void tape_convolution(ftmem__tape *tape, const ftmem__node *node, int16_t result[FTMEM__MAX_OPERANDS])
+static void tape_convolution(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     int32_t k;
     for (k = 0; k < node->inputs; k++) {
@@ -535,13 +555,13 @@ static void tape_convolution(ftmem__tape *tape, const ftmem__node *node, int16_t
 }
 
 /* Gradients of the pieces are joined; a piece without one is filled with zeros first. */
-static void tape_join(ftmem__tape *tape, const ftmem__node *node, int16_t result[FTMEM__MAX_OPERANDS])
+static void tape_join(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     result[0] = ftmem__alloc(tape, FTMEM__OP_CAT, node->in[0].n, node->in[0].cols, node->in[0].dtype, tape->birth);
 }
 
 /* Softmax (not log-softmax) multiplies gradient and output into a temporary of the gradient's size first. */
-static void tape_softmax(ftmem__tape *tape, const ftmem__node *node, int16_t result[FTMEM__MAX_OPERANDS])
+static void tape_softmax(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     int16_t product;
     result[0] = ftmem__alloc(tape, FTMEM__OP_SOFTMAX, node->in[0].n, node->in[0].cols, node->in[0].dtype, tape->birth);
@@ -549,7 +569,7 @@ static void tape_softmax(ftmem__tape *tape, const ftmem__node *node, int16_t res
     ftmem__release(tape, product);
 }
 
-static void tape_saved(ftmem__tape *tape, const ftmem__node *node, int16_t result[FTMEM__MAX_OPERANDS])
+static void tape_saved(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     int32_t k;
     for (k = 0; k < node->inputs; k++) {
@@ -559,7 +579,7 @@ static void tape_saved(ftmem__tape *tape, const ftmem__node *node, int16_t resul
     }
 }
 
-static void tape_gradients(ftmem__tape *tape, const ftmem__node *node, int16_t result[FTMEM__MAX_OPERANDS])
+static void tape_gradients(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     switch (tape_rows[node->op].backward) {
     case TAPE_PASS: tape_pass(tape, node, node->grad[0], result); break;
@@ -585,7 +605,7 @@ static bool tape_reached(const ftmem__node *node)
 /* One node: its results exist beside its gradient and all it saved; then those go, then the results are handed on. */
 static void tape_step(ftmem__tape *tape, ftmem__node *node)
 {
-    int16_t result[FTMEM__MAX_OPERANDS] = { -1, -1, -1, -1 };
+    int16_t result[3] = { -1, -1, -1 };
     int32_t k;
     bool reached = tape_reached(node);
     tape->part = node->part;
@@ -594,6 +614,7 @@ static void tape_step(ftmem__tape *tape, ftmem__node *node)
     for (k = 0; k < node->held; k++) ftmem__release(tape, node->save[k]);
     for (k = 0; k < node->inputs; k++)
         if (result[k] >= 0) tape_deliver(tape, &node->in[k], result[k]);
+    if (node->fourth && reached && tape->fourth_gradient >= 0) tape_deliver(tape, &tape->fourth[node->fourth - 1], tape->fourth_gradient);
 }
 
 void ftmem__backward_rest(ftmem__tape *tape)
@@ -643,7 +664,7 @@ void ftmem__replay(ftmem__tape *tape, int32_t last)
     tape->backward = false;
     tape->replay = true;
     tape->mode = FTMEM__RECORD;
-    tape->nodes = 0;
+    tape->nodes = tape->fourths = 0;
     tape->stop_after = last;
 }
 

@@ -16,7 +16,7 @@
 enum { FTMEM__MAX_NODES = 224, FTMEM__MAX_STORES = 224 };
 /* ftmem__var.node besides a node's number; FTMEM__SIDE - k is the segment's k-th side input */
 enum { FTMEM__NO_NODE = -1, FTMEM__LEAF = -2, FTMEM__INPUT = -3, FTMEM__SHARED_LEAF = -4, FTMEM__JOINED_LEAF = -5, FTMEM__SIDE = -6 };
-enum { FTMEM__MAX_SIDES = 3, FTMEM__MAX_OPERANDS = 4 };
+enum { FTMEM__MAX_SIDES = 3 };
 
 /* Primitive operations: one row each in ops.inc. */
 typedef enum ftmem__op {
@@ -52,13 +52,14 @@ typedef struct ftmem__var {
 } ftmem__var;
 
 typedef struct ftmem__node {
-    ftmem__var in[FTMEM__MAX_OPERANDS];
+    ftmem__var in[3];
     int64_t out_n;
     int64_t work;             /* bytes that the backward kernel allocates inside itself */
     double flops;             /* of backward for each operand that needs a gradient */
     int16_t save[6], grad[3]; /* grad: arrived gradients by output, -1: none yet */
     uint8_t op, inputs, outs, part, out_dtype;
-    uint8_t held; /* entries of save[] */
+    uint8_t held;   /* entries of save[] */
+    uint8_t fourth; /* 1 + the place of a fourth operand in ftmem__tape.fourth; 0: none */
     bool saves;   /* something is saved, perhaps a weight, which costs nothing */
 } ftmem__node;
 
@@ -118,10 +119,13 @@ struct ftmem__tape {
     int16_t attribute[16]; /* stores that nodes hold as attributes */
     int32_t attributes;
     int64_t outputs_bytes; /* what outputs hold of them */
+    int32_t fourths;
+    int16_t fourth_gradient; /* of the node that runs */
     ftmem__var also;       /* a second value that backward starts from; also_gradient: its gradient, -1: none */
     int16_t also_gradient;
     bool sum_leaves; /* gradients exist already: new ones are added and freed */
     ftmem__store stores[FTMEM__MAX_STORES];
+    ftmem__var fourth[4];
     ftmem__node node[FTMEM__MAX_NODES];
 };
 
@@ -193,6 +197,7 @@ static inline ftmem__node *ftmem__recorded(ftmem__tape *tape, ftmem__var value)
 }
 void ftmem__save_new(ftmem__tape *tape, ftmem__var result, int64_t n, int64_t cols, int32_t dtype); /* allocate and keep (log-sum-exp, dropout mask) */
 void ftmem__save_var(ftmem__tape *tape, ftmem__var result, ftmem__var kept);
+void ftmem__fourth(ftmem__tape *tape, ftmem__var result, ftmem__var operand); /* one more operand, saved and given a gradient of its size */
 
 /* Backward starts from `value` too, with this gradient; both are held until it ends. Takes both over. */
 void ftmem__also(ftmem__tape *tape, ftmem__var value, int16_t gradient);

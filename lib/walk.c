@@ -491,14 +491,18 @@ static uint8_t walk_sides_there(const ftmem__stack *stack)
     return given;
 }
 
-/* Whether a block that is given this belongs to a kind. */
-static bool walk_is_of(const ftmem__walk *walk, int32_t stack, const ftmem__kind *kind, int64_t layer, walk_stream in)
+/* Where blocks share sides, the first and the last are kinds of their own. */
+static bool walk_same_place(const ftmem__shape *shape, const ftmem__kind *kind, int64_t layer)
 {
-    const ftmem__shape *shape = walk->stack[stack].shape;
-    bool first = shape->sided && layer == 0, last = shape->sided && layer == shape->model->layers - 1;
-    return ftmem__shape_layer_kind(shape, layer) == kind->kind && in.grad == kind->in_grad && in.dtype == kind->in_dtype &&
+    return !shape->sided || ((layer == 0) == kind->first && (layer == shape->model->layers - 1) == kind->last);
+}
+
+/* Whether a block that is given this belongs to a kind. */
+static bool walk_is_of(const ftmem__walk *walk, const ftmem__shape *shape, const ftmem__kind *kind, int64_t layer, walk_stream in)
+{
+    return in.grad == kind->in_grad && in.dtype == kind->in_dtype && ftmem__shape_layer_kind(shape, layer) == kind->kind &&
            ftmem__shape_layer_trained(shape, layer) == kind->trained && ftmem__shape_layer_adapted(shape, layer) == kind->adapted &&
-           walk_recomputed(walk, layer) == kind->recomputed && stack == kind->stack && first == kind->first && last == kind->last;
+           walk_recomputed(walk, layer) == kind->recomputed && walk_same_place(shape, kind, layer);
 }
 
 static void walk_new_kind(ftmem__walk *walk, int32_t stack, int64_t layer, walk_stream in)
@@ -522,10 +526,11 @@ static void walk_new_kind(ftmem__walk *walk, int32_t stack, int64_t layer, walk_
 /* The kind of one block, simulated if it is new; NULL when there are too many. Mostly that of the block before. */
 static ftmem__kind *walk_layer(ftmem__walk *walk, int32_t stack, int64_t layer, ftmem__kind *before, walk_stream in)
 {
+    const ftmem__shape *shape = walk->stack[stack].shape;
     int32_t i;
-    if (before && walk_is_of(walk, stack, before, layer, in)) return before;
+    if (before && walk_is_of(walk, shape, before, layer, in)) return before;
     for (i = 0; i < walk->kinds; i++)
-        if (walk_is_of(walk, stack, &walk->kind[i], layer, in)) return &walk->kind[i];
+        if (walk->kind[i].stack == stack && walk_is_of(walk, shape, &walk->kind[i], layer, in)) return &walk->kind[i];
     if (i == FTMEM__MAX_KINDS) return NULL;
     walk_new_kind(walk, stack, layer, in);
     return &walk->kind[i];
@@ -836,17 +841,19 @@ static void walk_bridge(ftmem__walk *walk, int32_t stack, const walk_stream *in)
 
 static ftmem_status walk_blocks(ftmem__walk *walk, int32_t stack, walk_stream *stream, ftmem_error *error)
 {
-    const ftmem__shape *shape = walk->stack[stack].shape;
+    int64_t i, layers = walk->stack[stack].shape->model->layers;
+    uint8_t *of_layer = walk->stack[stack].of_layer;
+    walk_stream in = *stream;
     ftmem__kind *kind = NULL;
-    int64_t i;
-    for (i = 0; i < shape->model->layers; i++) {
-        kind = walk_layer(walk, stack, i, kind, *stream);
+    for (i = 0; i < layers; i++) {
+        kind = walk_layer(walk, stack, i, kind, in);
         if (!kind) return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layer_kind", i, "More than 12 different kinds of block are not modelled.");
         kind->layers++;
-        walk->stack[stack].of_layer[i] = (uint8_t)(kind - walk->kind);
-        stream->grad = kind->out_grad;
-        stream->dtype = kind->out_dtype;
+        of_layer[i] = (uint8_t)(kind - walk->kind);
+        in.grad = kind->out_grad;
+        in.dtype = kind->out_dtype;
     }
+    *stream = in;
     return FTMEM_OK;
 }
 
