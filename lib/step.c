@@ -8,7 +8,7 @@ typedef struct step_run {
     int64_t held;  /* logits that the loop holds from an earlier forward */
     int64_t leaf;  /* and what its loss keeps through the graph */
     int64_t frame; /* the embedding, held by the base model's frame beyond its use */
-    int32_t stack;  /* that runs */
+    int32_t stack; /* that runs */
     int64_t sides; /* of the level: what segments read that others have made */
     int32_t first; /* FTMEM_PHASE_FORWARD or FTMEM_PHASE_FORWARD2 */
     bool later_micro, both, released;

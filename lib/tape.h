@@ -60,7 +60,7 @@ typedef struct ftmem__node {
     uint8_t op, inputs, outs, part, out_dtype;
     uint8_t held;   /* entries of save[] */
     uint8_t fourth; /* 1 + the place of a fourth operand in ftmem__tape.fourth; 0: none */
-    bool saves;   /* something is saved, perhaps a weight, which costs nothing */
+    bool saves;     /* something is saved, perhaps a weight, which costs nothing */
 } ftmem__node;
 
 typedef enum ftmem__mode {
@@ -121,7 +121,7 @@ struct ftmem__tape {
     int64_t outputs_bytes; /* what outputs hold of them */
     int32_t fourths;
     int16_t fourth_gradient; /* of the node that runs */
-    ftmem__var also;       /* a second value that backward starts from; also_gradient: its gradient, -1: none */
+    ftmem__var also;         /* a second value that backward starts from; also_gradient: its gradient, -1: none */
     int16_t also_gradient;
     bool sum_leaves; /* gradients exist already: new ones are added and freed */
     ftmem__store stores[FTMEM__MAX_STORES];
