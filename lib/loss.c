@@ -56,6 +56,11 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
         ftmem__drop(tape, y);
         y = t;
     }
+    if (shape->family->logits_buffer) {
+        t = ftmem__binary(tape, FTMEM__OP_ADD, y, ftmem__constant(out, out, shape->compute)); /* k-bit preparation widens parameters alone */
+        ftmem__drop(tape, y);
+        y = t;
+    }
     return classify || shape->model->logit_softcap <= 0 ? y : ftmem__low_softcap(low, y);
 }
 
@@ -63,10 +68,13 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
 static ftmem__var loss_cross_entropy(ftmem__low *low, ftmem__var logits)
 {
     ftmem__tape *tape = low->tape;
-    ftmem__var wide = ftmem__cast(tape, logits, FTMEM_FP32), log, loss;
+    bool own = low->shape->family->loss_own_dtype;
+    ftmem__var wide = ftmem__cast(tape, logits, own ? logits.dtype : FTMEM_FP32), log, picked, loss;
     log = ftmem__unary(tape, FTMEM__OP_LOG_SOFTMAX, wide);
-    loss = ftmem__apply(tape, FTMEM__OP_NLL, &log, 1, 1, 1, FTMEM_FP32);
+    picked = ftmem__cast(tape, log, low->shape->autocast ? FTMEM_FP32 : log.dtype); /* autocast widens nll_loss, not what cross_entropy_loss calls before it */
+    loss = ftmem__apply(tape, FTMEM__OP_NLL, &picked, 1, 1, 1, FTMEM_FP32);
     ftmem__save_new(tape, loss, 1, 1, FTMEM_FP32); /* total_weight */
+    ftmem__drop(tape, picked);
     ftmem__drop(tape, log);
     ftmem__drop(tape, wide);
     return loss;
@@ -101,7 +109,8 @@ static ftmem__var loss_classify(ftmem__low *low, ftmem__var logits)
 ftmem__var ftmem__low_loss(ftmem__low *low, ftmem__var logits)
 {
     low->tape->part = FTMEM__PART_LOSS;
-    return low->shape->job->task == FTMEM_TASK_CLASSIFY ? loss_classify(low, logits) : loss_causal(low, logits);
+    if (low->shape->job->task == FTMEM_TASK_CLASSIFY) return loss_classify(low, logits);
+    return low->shape->crossed ? loss_cross_entropy(low, logits) : loss_causal(low, logits); /* labels of a decoder come shifted */
 }
 
 /* ----------------------------------------------------------------------------------------- losses without logits */

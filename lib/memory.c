@@ -1,6 +1,19 @@
 /* The question "how much memory": load, walk, report. */
 #include "step.h"
 
+static void memory_stacks(ftmem__walk *walk)
+{
+    int32_t i;
+    walk->stacks = walk->shape.crossed ? 2 : 1;
+    for (i = 0; i < walk->stacks; i++) {
+        ftmem__stack *stack = &walk->stack[i];
+        memset(&stack->embed, 0, sizeof stack->embed);
+        memset(&stack->end, 0, sizeof stack->end);
+        memset(stack->side, 0, sizeof stack->side);
+        stack->shape = i == walk->stacks - 1 ? &walk->shape : &walk->earlier;
+    }
+}
+
 static ftmem_status memory_walk(const ftmem__case *c, ftmem__walk *walk, ftmem_error *error)
 {
     ftmem_status status;
@@ -8,11 +21,11 @@ static ftmem_status memory_walk(const ftmem__case *c, ftmem__walk *walk, ftmem_e
     walk->params.full = false;
     walk->kinds = walk->kept_count = 0;
     walk->exhausted = false;
-    memset(&walk->embed, 0, sizeof walk->embed);
-    memset(&walk->head, 0, sizeof walk->head);
     walk->head_note.event = walk->head_note.count = 0;
     status = ftmem__shape_fill(&walk->shape, c, error);
+    if (status == FTMEM_OK && walk->shape.crossed) status = ftmem__shape_encoder(&walk->earlier, c, error);
     if (status != FTMEM_OK) return status;
+    memory_stacks(walk);
     return ftmem__walk_segments(walk, error);
 }
 
@@ -106,6 +119,7 @@ static void memory_parameters(const ftmem__walk *walk, ftmem_parameters *out)
 {
     ftmem__totals t;
     int32_t i;
+    int32_t block = ftmem__walk_last(walk)->of_layer[0];
     ftmem__totals_fill(&t, walk);
     out->total = t.parameters;
     out->trainable = t.trainable;
@@ -115,7 +129,7 @@ static void memory_parameters(const ftmem__walk *walk, ftmem_parameters *out)
         if (!p->base) continue;
         if (p->role == FTMEM_ROLE_EMBED) out->embedding += p->n;
         if (p->role == FTMEM_ROLE_HEAD) out->head += p->n;
-        if (p->segment == 0) out->block += p->n;
+        if (p->segment == block) out->block += p->n;
     }
 }
 
