@@ -286,7 +286,7 @@ typedef struct ftmem_model {
     int64_t relative_buckets;  /* rows of a table of relative positions (T5); 0: 32 */
     double mlp_dropout;        /* between activation and down projection; 0: none */
     int32_t gated;             /* switch: the MLP has a gate, in families that come in both forms (T5); AUTO: the family's */
-    int32_t reserved2;
+    int32_t dequantized;       /* 1: the config's weights are in a format that is not trained (fp8, MXFP4, ...): taken as converted to job.dtype */
 } ftmem_model;
 
 /* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do
@@ -448,6 +448,7 @@ enum {
     FTMEM_NOTE_LATER_STEP = 6,  /* the peak comes in step 2, when the states exist */
     FTMEM_NOTE_CKPT_FROZEN = 7, /* checkpointing makes frozen blocks keep inputs and pass gradients */
     FTMEM_NOTE_REMOTE_CODE = 9, /* the model's code is not in transformers: parameters are exact, activations those of the same form there */
+    FTMEM_NOTE_DEQUANTIZED = 10, /* the weights are stored in a format that is not trained: predicted as converted to job.dtype on loading */
     FTMEM_NOTE_TIER = 8         /* reserved and process are calibrated, with few rows behind them */
 };
 typedef struct ftmem_note {

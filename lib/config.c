@@ -768,8 +768,17 @@ static ftmem_status config_refuse_objects(const config_source *c)
     return FTMEM_OK;
 }
 
+/* Formats of published weights for inference. transformers trains none of them: it converts them on loading. */
+static bool config_not_trained(const char *method)
+{
+    static const char *const methods[] = { "fp8", "mxfp4", "modelopt", "compressed-tensors", "fbgemm_fp8" };
+    for (int32_t i = 0; i < FTMEM__COUNT(methods); i++)
+        if (strcmp(method, methods[i]) == 0) return true;
+    return false;
+}
+
 /* bitsandbytes is what QLORA and LORA8 model; which of them is the job's to say. Other formats are not modelled. */
-static ftmem_status config_refuse_quantization(const config_source *c)
+static ftmem_status config_quantization(const config_source *c, ftmem_model *model)
 {
     char message[256];
     ftmem__text text = ftmem__text_in(message, sizeof message);
@@ -780,6 +789,8 @@ static ftmem_status config_refuse_quantization(const config_source *c)
     const char *name = method && method->type == FTMEM_ENTRY_TEXT && method->text ? method->text : "";
     if (strncmp(name, "bitsandbytes", 12) == 0) return FTMEM_OK;
     if (!*name && (config_given(&root, "quantization_config.load_in_4bit") || config_given(&root, "quantization_config.load_in_8bit"))) return FTMEM_OK;
+    model->dequantized = config_not_trained(name) || (!*name && config_given(&root, "quantization_config.config_groups.group_0.weights.num_bits"));
+    if (model->dequantized) return FTMEM_OK;
     ftmem__put(&text, "quantization_config says ");
     ftmem__put(&text, *name ? name : "no quant_method");
     ftmem__put(&text, "; only bitsandbytes is modelled, so give the config of the unquantised model.");
@@ -789,7 +800,6 @@ static ftmem_status config_refuse_quantization(const config_source *c)
 static ftmem_status config_refuse(const config_source *c)
 {
     ftmem_status status = config_refuse_objects(c);
-    if (status == FTMEM_OK) status = config_refuse_quantization(c);
     return status != FTMEM_OK ? status : config_refuse_options(c);
 }
 
@@ -878,6 +888,7 @@ ftmem_status ftmem__model_build(const ftmem_entry *entries, size_t count, const 
     model->family = c.cls->family;
     config_name(&c, name, model);
     status = config_refuse(&c);
+    if (status == FTMEM_OK) status = config_quantization(&c, model);
     if (status == FTMEM_OK) status = config_apply_all(&c, model);
     if (status == FTMEM_OK) status = config_heads(&c, model);
     if (status == FTMEM_OK) status = config_rotation(&c, model);

@@ -254,14 +254,20 @@ def config_of_row(row, values):
     return config
 
 
+# Formats of weights for inference, which are converted on loading (lib/config.c config_not_trained).
+NOT_TRAINED = "fp8 mxfp4 modelopt compressed-tensors fbgemm_fp8".split()
+
+
 def refused(config, classes):
     """The library knows the name, and will say why not; tests/unit/test_catalog.c checks that it does."""
-    keys = ("quantization_config.quant_method", "vision_config.model_type")
+    stored = config.get("quantization_config.quant_method", "fp8")
+    if stored not in NOT_TRAINED or "vision_config.model_type" in config and config["model_type"] == "gemma3":
+        return True
     if any(config.get(key) and key not in classes.get(config["model_type"], ({},))[0] for key in MOE_KEYS):
         return True
     if config["model_type"] == "baichuan" and "max_position_embeddings" not in config:
         return True
-    if config["model_type"] not in classes and config["model_type"] != "gemma3" or any(k in config for k in keys):
+    if config["model_type"] not in classes and config["model_type"] != "gemma3":
         return True
     return config.get("do_layer_norm_before") is False or bool(config.get("attn_config.clip_qkv"))
 
