@@ -268,7 +268,8 @@ def refused(config, classes):
     stored = config.get("quantization_config.quant_method", "fp8")
     if stored not in NOT_TRAINED or "vision_config.model_type" in config and config["model_type"] == "gemma3":
         return True
-    if any(config.get(key) and key not in classes.get(config["model_type"], ({},))[0] for key in MOE_KEYS):
+    values = classes.get(config["model_type"], ({},))[0]
+    if not any(key in values for key in MOE_KEYS) and any(config.get(key) for key in MOE_KEYS):
         return True
     if config["model_type"] == "baichuan" and "max_position_embeddings" not in config:
         return True
