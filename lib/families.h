@@ -67,6 +67,9 @@ typedef struct ftmem__family {
     bool always_mask;                    /* create_causal_mask is told not to skip it (modeling_falcon.py) */
     bool returns_weights;                /* a block returns (stream, attention weights): the caller's tuple holds them */
     bool mask_buffer;                    /* a boolean buffer of positions x positions (modeling_gpt_bigcode.py GPTBigCodeModel) */
+    bool returns_cache;                  /* with use_cache: even checkpointed blocks return keys and values, views of the fused projection (modeling_gpt_bigcode.py) */
+    bool loss_own_dtype;                 /* transformers before 4.50: cross-entropy in the logits' dtype (modeling_gpt2.py GPT2LMHeadModel) */
+    bool loss_in_model;                  /* transformers 4.46 and 4.47: the model's forward still widens and shifts the logits itself (modeling_mistral.py) */
     bool never_quantized;                /* linears of a class of its own, which bitsandbytes leaves alone (Falcon) */
     bool scale_before_head;              /* the head's input is scaled, where `scaled`, not the logits (MiniCPM) */
     bool normed_head;                    /* training multiplies by normalize(head.weight) (Baichuan 2 NormHead) */

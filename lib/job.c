@@ -180,6 +180,9 @@ static void job_fill_training(ftmem__case *c)
     JOB_DEFAULT(job, repeat_kv, FTMEM_OFF)
     JOB_DEFAULT(job, grad_clip, FTMEM_ON)
     JOB_DEFAULT(job, recompute_every, 1)
+    JOB_DEFAULT(job, outputs_fp32, FTMEM_OFF)
+    JOB_DEFAULT(job, use_cache, FTMEM_OFF)
+    JOB_DEFAULT(job, offload_checkpoints, FTMEM_OFF)
     if (c->job.loss == FTMEM_LOSS_CHUNKED) JOB_DEFAULT(job, loss_chunk_tokens, 256)
 }
 

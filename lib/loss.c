@@ -39,6 +39,15 @@ static ftmem__var loss_head(ftmem__low *low, ftmem__var x, const ftmem__var *bia
     return y;
 }
 
+enum { LOSS_WIDENED_APART = 446, LOSS_WIDENED_APART_LATE = 448, LOSS_SHIFTS_LABELS = 450 }; /* versions of transformers */
+
+/* `logits = logits.float()` stands in the model's forward until loss_utils.py took it over (4.46; Mistral and Granite in 4.48). */
+static bool loss_widens_in_model(const ftmem__shape *shape)
+{
+    int32_t apart = shape->family->loss_in_model ? LOSS_WIDENED_APART_LATE : LOSS_WIDENED_APART;
+    return shape->job->transformers_version < apart && !shape->family->loss_own_dtype;
+}
+
 /* logits = head(x), scaled and soft-capped where the family does; x stays the caller's. */
 ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
 {
@@ -56,18 +65,72 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
         ftmem__drop(tape, y);
         y = t;
     }
-    return classify || shape->model->logit_softcap <= 0 ? y : ftmem__low_softcap(low, y);
+    if (!classify && shape->model->logit_softcap > 0) y = ftmem__low_softcap(low, y);
+    if (classify || !loss_widens_in_model(shape)) return y;
+    t = ftmem__cast(tape, y, FTMEM_FP32);
+    ftmem__drop(tape, y);
+    return t;
 }
 
-/* F.cross_entropy(logits.float(), labels): log_softmax and nll_loss over rows x classes. */
+/* One Triton kernel over the logits, which keeps them and a log-sum-exp a row and writes their gradient over them (unsloth
+   kernels/cross_entropy_loss.py Fast_CrossEntropyLoss, liger_kernel/ops/cross_entropy.py); a sum of the rows' losses. */
+static ftmem__var loss_fused_kernel(ftmem__tape *tape, ftmem__var logits)
+{
+    int64_t rows = logits.n / logits.cols;
+    ftmem__var each = ftmem__apply(tape, FTMEM__OP_FUSED_CE, &logits, 1, rows, 1, FTMEM_FP32), loss;
+    ftmem__save_new(tape, each, rows, 1, FTMEM_FP32);
+    loss = ftmem__apply(tape, FTMEM__OP_SUM, &each, 1, 1, 1, FTMEM_FP32);
+    ftmem__drop(tape, each);
+    return loss;
+}
+
+/* F.cross_entropy(logits, labels): log_softmax and nll_loss over rows x classes, the first in the logits' own dtype, the second
+   in fp32 under autocast. */
 static ftmem__var loss_cross_entropy(ftmem__low *low, ftmem__var logits)
 {
     ftmem__tape *tape = low->tape;
-    ftmem__var wide = ftmem__cast(tape, logits, FTMEM_FP32), log, loss;
-    log = ftmem__unary(tape, FTMEM__OP_LOG_SOFTMAX, wide);
-    loss = ftmem__apply(tape, FTMEM__OP_NLL, &log, 1, 1, 1, FTMEM_FP32);
-    ftmem__save_new(tape, loss, 1, 1, FTMEM_FP32); /* total_weight */
+    ftmem__var log, in, loss;
+    if (low->shape->job->kernels & FTMEM_FUSED_CE) return loss_fused_kernel(tape, logits);
+    log = ftmem__unary(tape, FTMEM__OP_LOG_SOFTMAX, logits);
+    in = ftmem__cast(tape, log, low->shape->autocast ? FTMEM_FP32 : log.dtype);
     ftmem__drop(tape, log);
+    loss = ftmem__apply(tape, FTMEM__OP_NLL, &in, 1, 1, 1, in.dtype);
+    ftmem__save_new(tape, loss, 1, 1, in.dtype); /* total_weight */
+    ftmem__drop(tape, in);
+    return loss;
+}
+
+/* The same over logits.float(), which is a local of loss_utils.py ForCausalLMLoss. */
+static ftmem__var loss_widened(ftmem__low *low, ftmem__var logits)
+{
+    ftmem__var wide = ftmem__cast(low->tape, logits, FTMEM_FP32), loss = loss_cross_entropy(low, wide);
+    ftmem__drop(low->tape, wide);
+    return loss;
+}
+
+/* logits[..., :-1, :].contiguous(): a copy, unless there is one row. */
+static ftmem__var loss_all_but_last(ftmem__low *low, ftmem__var x)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var part = ftmem__apply(tape, FTMEM__OP_SLICE, &x, 1, x.n / low->shape->s * (low->shape->s - 1), x.cols, x.dtype), copy;
+    if (low->b == 1) return part;
+    copy = ftmem__unary(tape, FTMEM__OP_CLONE, part);
+    ftmem__drop(tape, part);
+    return copy;
+}
+
+/* transformers before 4.50 shifts logits and labels by copies, whose names live until the loss is there. */
+static ftmem__var loss_causal_shifted(ftmem__low *low, ftmem__var logits)
+{
+    ftmem__tape *tape = low->tape;
+    bool own = low->shape->family->loss_own_dtype;
+    ftmem__var wide = ftmem__cast(tape, logits, own ? logits.dtype : FTMEM_FP32), shifted = loss_all_but_last(low, wide), loss;
+    ftmem__var labels = ftmem__constant(low->tokens, 1, FTMEM_INT64);
+    labels.store = ftmem__alloc(tape, FTMEM__OP_TABLE, low->tokens - low->b, 0, FTMEM_INT64, tape->birth);
+    loss = loss_cross_entropy(low, shifted);
+    ftmem__save_var(tape, loss, labels);
+    ftmem__release(tape, labels.store);
+    ftmem__drop(tape, shifted);
     ftmem__drop(tape, wide);
     return loss;
 }
@@ -81,7 +144,7 @@ static ftmem__var loss_causal(ftmem__low *low, ftmem__var logits)
     int16_t shifted = low->b > 1 ? ftmem__alloc(tape, FTMEM__OP_TABLE, low->tokens, 0, FTMEM_INT64, tape->birth) : padded;
     ftmem__var loss, labels = ftmem__constant(low->tokens, 1, FTMEM_INT64);
     labels.store = shifted;
-    loss = loss_cross_entropy(low, logits);
+    loss = loss_widened(low, logits);
     ftmem__save_var(tape, loss, labels);
     if (shifted != padded) ftmem__release(tape, padded);
     ftmem__release(tape, shifted);
@@ -93,7 +156,7 @@ static ftmem__var loss_classify(ftmem__low *low, ftmem__var logits)
 {
     ftmem__tape *tape = low->tape;
     ftmem__var pooled = ftmem__apply(tape, FTMEM__OP_EMBEDDING, &logits, 1, low->b * logits.cols, logits.cols, logits.dtype), loss;
-    loss = loss_cross_entropy(low, pooled);
+    loss = loss_widened(low, pooled);
     ftmem__drop(tape, pooled);
     return loss;
 }
@@ -101,7 +164,19 @@ static ftmem__var loss_classify(ftmem__low *low, ftmem__var logits)
 ftmem__var ftmem__low_loss(ftmem__low *low, ftmem__var logits)
 {
     low->tape->part = FTMEM__PART_LOSS;
-    return low->shape->job->task == FTMEM_TASK_CLASSIFY ? loss_classify(low, logits) : loss_causal(low, logits);
+    if (low->shape->job->task == FTMEM_TASK_CLASSIFY) return loss_classify(low, logits);
+    if (low->shape->job->transformers_version < LOSS_SHIFTS_LABELS) return loss_causal_shifted(low, logits);
+    return loss_causal(low, logits);
+}
+
+/* accelerate/utils/operations.py ConvertOutputsToFp32: what the model returns under autocast becomes fp32. Takes over the logits. */
+ftmem__var ftmem__low_outputs(ftmem__low *low, ftmem__var logits)
+{
+    ftmem__var wide;
+    if (low->shape->job->outputs_fp32 != FTMEM_ON || !low->shape->autocast) return logits;
+    wide = ftmem__cast(low->tape, logits, FTMEM_FP32);
+    ftmem__drop(low->tape, logits);
+    return wide;
 }
 
 /* ----------------------------------------------------------------------------------------- losses without logits */

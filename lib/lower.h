@@ -123,6 +123,7 @@ ftmem__var ftmem__low_final_norm(ftmem__low *low, ftmem__var x);
 /* loss.c */
 ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x);
 ftmem__var ftmem__low_loss(ftmem__low *low, ftmem__var logits);
+ftmem__var ftmem__low_outputs(ftmem__low *low, ftmem__var logits); /* what the model hands out; takes over the logits */
 ftmem__var ftmem__low_fused_loss(ftmem__low *low, ftmem__var x); /* head and loss without logits */
 void ftmem__low_chunked_forward(ftmem__low *low, ftmem__var x);
 void ftmem__low_chunked_backward(ftmem__low *low, ftmem__var x);

@@ -603,6 +603,13 @@ void ftmem__replay(ftmem__tape *tape, int32_t last)
     tape->stop_after = last;
 }
 
+void ftmem__until_returned(ftmem__tape *tape, ftmem__var value)
+{
+    if (value.store < 0 || tape->stores[value.store].cached) return;
+    tape->stores[value.store].cached = true;
+    ftmem__hold(tape, value.store);
+}
+
 void ftmem__cache_clear(ftmem__tape *tape)
 {
     int16_t i;

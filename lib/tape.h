@@ -189,6 +189,7 @@ void ftmem__replay(ftmem__tape *tape, int32_t last); /* record again over a ghos
 /* Hands a gradient to one value: to its producer, its parameter, or the segment's input. */
 void ftmem__deliver(ftmem__tape *tape, ftmem__var to, int16_t gradient);
 void ftmem__drop_attributes(ftmem__tape *tape); /* the graph is gone */
-void ftmem__cache_clear(ftmem__tape *tape);     /* the autocast context ends */
+void ftmem__until_returned(ftmem__tape *tape, ftmem__var value); /* the model's outputs hold it too: to the end of forward, as autocast's cache */
+void ftmem__cache_clear(ftmem__tape *tape);     /* the autocast context ends, and the outputs are gone */
 
 #endif
