@@ -298,7 +298,8 @@ typedef struct ftmem_adapter {
     int32_t use_dora;        /* switch; AUTO: off. ON is refused as UNSUPPORTED in this version */
     int32_t layers_first;    /* adapt only the first n blocks; 0: all */
     int32_t layers_last;     /* adapt only the last n blocks; 0: all */
-    int32_t reserved;
+    int32_t ends_bf16;       /* switch: after kbit_fp32 embedding and head go back to bf16 (TRL's peft_module_casting_to_bf16); AUTO: off */
+    int32_t reserved[2];
 } ftmem_adapter;
 
 /* Adds the role(s) that `name` means in this model ("q_proj", "c_attn", "all-linear") to adapter->targets.

@@ -202,6 +202,7 @@ static void job_fill_adapter(ftmem__case *c)
     if (kbit) JOB_ASSUME(adapter, kbit_fp32, FTMEM_ON)
     JOB_DEFAULT(adapter, double_quant, FTMEM_OFF)
     JOB_DEFAULT(adapter, kbit_fp32, FTMEM_OFF)
+    JOB_DEFAULT(adapter, ends_bf16, FTMEM_OFF)
     JOB_DEFAULT(adapter, use_dora, FTMEM_OFF)
 }
 

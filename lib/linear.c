@@ -42,14 +42,20 @@ static ftmem__var linear_parameter(ftmem__low *low, int32_t role, int64_t n, int
     return ftmem__weight(n, rows > 0 ? n / rows : n, dtype, trained);
 }
 
+static int32_t linear_dtype(const ftmem__low *low, int32_t role)
+{
+    bool end = role == FTMEM_ROLE_EMBED || role == FTMEM_ROLE_HEAD || role == FTMEM_ROLE_POSITION;
+    return end ? low->shape->ends : low->shape->dtype;
+}
+
 ftmem__var ftmem__low_parameter(ftmem__low *low, int32_t role, int64_t n, int64_t cols, bool trained)
 {
-    return linear_parameter(low, role, n, cols < n ? n / cols : 0, low->shape->dtype, trained, true);
+    return linear_parameter(low, role, n, cols < n ? n / cols : 0, linear_dtype(low, role), trained, true);
 }
 
 ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t cols)
 {
-    return linear_parameter(low, role, n, n / cols, low->shape->dtype, true, false);
+    return linear_parameter(low, role, n, n / cols, linear_dtype(low, role), true, false);
 }
 
 static void linear_quantized(ftmem__low *low, int32_t role, int64_t in, int64_t out)

@@ -7,7 +7,7 @@ static ftmem__var loss_head_weight(ftmem__low *low, int64_t out)
     int64_t n = shape->h * out;
     ftmem__var w;
     if (shape->tied && !shape->head_copy) {
-        w = ftmem__weight(n, shape->h, shape->dtype, shape->head_trained);
+        w = ftmem__weight(n, shape->h, shape->ends, shape->head_trained);
         if (shape->head_trained) w.node = FTMEM__SHARED_LEAF;
         return w;
     }
@@ -228,7 +228,7 @@ ftmem__var ftmem__low_fused_loss(ftmem__low *low, ftmem__var x)
     const ftmem__shape *shape = low->shape;
     ftmem__tape *tape = low->tape;
     int64_t v = shape->vocab, h = shape->h;
-    int32_t dtype = shape->autocast ? shape->autocast : shape->dtype;
+    int32_t dtype = shape->autocast ? shape->autocast : shape->ends;
     ftmem__var w = loss_head_weight(low, v), in[2], loss;
     int16_t gh, gw = -1, each;
     low->tape->part = FTMEM__PART_LOSS;
@@ -267,7 +267,7 @@ static loss_chunk loss_chunk_of(const ftmem__low *low)
     loss_chunk c;
     c.rows = low->shape->job->loss_chunk_tokens < low->tokens ? low->shape->job->loss_chunk_tokens : low->tokens;
     c.count = (low->tokens + c.rows - 1) / c.rows;
-    c.dtype = low->shape->autocast ? low->shape->autocast : low->shape->dtype;
+    c.dtype = low->shape->autocast ? low->shape->autocast : low->shape->ends;
     c.head = low->shape->head_trained;
     return c;
 }
@@ -327,7 +327,7 @@ static void loss_chunk_backward(ftmem__low *low, const loss_chunk *c, ftmem__var
 {
     ftmem__tape *tape = low->tape;
     int64_t v = low->shape->vocab, h = low->shape->h;
-    ftmem__var w = ftmem__weight(v * h, h, low->shape->dtype, false), w16;
+    ftmem__var w = ftmem__weight(v * h, h, low->shape->ends, false), w16;
     int16_t log, g, gw = -1, gx, wide;
     tape->mode = FTMEM__NO_GRAD;
     w16 = ftmem__cast(tape, w, c->dtype);
@@ -353,13 +353,13 @@ void ftmem__low_chunked_backward(ftmem__low *low, ftmem__var x)
     loss_chunk c = loss_chunk_of(low);
     int64_t v = low->shape->vocab, h = low->shape->h, i;
     int16_t whole = -1, head = -1, wide;
-    ftmem__var w = ftmem__weight(v * h, h, low->shape->dtype, c.head);
+    ftmem__var w = ftmem__weight(v * h, h, low->shape->ends, c.head);
     if (c.head && low->shape->tied && !low->shape->head_copy) w.node = FTMEM__SHARED_LEAF;
     tape->flops += (c.head ? 6.0 : 4.0) * (double)low->tokens * (double)v * (double)h;
     for (i = 0; i < c.count && i < 3; i++) loss_chunk_backward(low, &c, x, &whole, &head);
     tape->mode = FTMEM__RECORD;
-    if (head >= 0 && c.dtype != low->shape->dtype) {
-        wide = ftmem__alloc(tape, FTMEM__OP_CAST, v * h, h, low->shape->dtype, tape->birth);
+    if (head >= 0 && c.dtype != low->shape->ends) {
+        wide = ftmem__alloc(tape, FTMEM__OP_CAST, v * h, h, low->shape->ends, tape->birth);
         ftmem__release(tape, head);
         head = wide;
     }

@@ -52,6 +52,7 @@ typedef struct ftmem__shape {
     int64_t h, f, q, kv, vocab; /* widths; q = heads x head_dim, kv = kv_heads x head_dim */
     int64_t heads, kv_heads, d, rotary;
     int32_t dtype;    /* of what is not quantised, as stored */
+    int32_t ends;     /* the same of embedding, position table and head */
     int32_t compute;  /* compute dtype of 4-bit linears: the dtype the model was loaded in */
     int32_t stream;   /* dtype of the residual stream at the first block */
     int32_t autocast; /* 0, FTMEM_BF16, FTMEM_FP16 */

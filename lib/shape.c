@@ -58,7 +58,9 @@ static void shape_dtypes(ftmem__shape *shape)
     shape->lora8 = adapter->kind == FTMEM_ADAPTER_LORA8;
     shape->compute = job->dtype;
     shape->dtype = (shape->qlora || shape->lora8) && adapter->kbit_fp32 == FTMEM_ON ? FTMEM_FP32 : job->dtype;
-    shape->stream = shape->dtype;
+    /* trl/trainer/utils.py peft_module_casting_to_bf16: embeddings and head of a 4-bit model, not its norms */
+    shape->ends = shape->qlora && adapter->kbit_fp32 == FTMEM_ON && adapter->ends_bf16 == FTMEM_ON ? FTMEM_BF16 : shape->dtype;
+    shape->stream = shape->ends;
     shape->autocast = job->autocast;
     shape->lora_dtype = adapter->dtype ? adapter->dtype : FTMEM_FP32;
 }
