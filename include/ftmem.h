@@ -97,7 +97,9 @@ enum {
     FTMEM_GRANITE = 23, FTMEM_STABLELM = 24, FTMEM_COHERE = 25, FTMEM_COHERE2 = 26,
     /* code outside transformers, loaded with trust_remote_code */
     FTMEM_QWEN = 27, FTMEM_BAICHUAN = 28, FTMEM_CHATGLM = 29, FTMEM_INTERNLM2 = 30, FTMEM_ORION = 31, FTMEM_MINICPM = 32,
-    FTMEM_FAMILY_END = 33
+    /* mixtures of experts */
+    FTMEM_MIXTRAL = 33, FTMEM_QWEN3_MOE = 34,
+    FTMEM_FAMILY_END = 35
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
@@ -175,9 +177,14 @@ enum { FTMEM_STACK_AUTO = 0, FTMEM_STACK_TRANSFORMERS = 1, FTMEM_STACK_END = 2 }
 enum {
     FTMEM_ROLE_Q = 0, FTMEM_ROLE_K = 1, FTMEM_ROLE_V = 2, FTMEM_ROLE_QKV = 3, FTMEM_ROLE_O = 4,
     FTMEM_ROLE_GATE = 5, FTMEM_ROLE_UP = 6, FTMEM_ROLE_GATE_UP = 7, FTMEM_ROLE_DOWN = 8,
-    FTMEM_ROLE_EMBED = 9, FTMEM_ROLE_HEAD = 10, FTMEM_ROLE_NORM = 11, FTMEM_ROLE_POSITION = 12, FTMEM_ROLE_END = 13
+    FTMEM_ROLE_EMBED = 9, FTMEM_ROLE_HEAD = 10, FTMEM_ROLE_NORM = 11, FTMEM_ROLE_POSITION = 12,
+    FTMEM_ROLE_ROUTER = 13,       /* of a mixture of experts: experts x hidden */
+    FTMEM_ROLE_EXPERTS_UP = 14,   /* gate and up of all experts: experts x 2 expert_ffn x hidden */
+    FTMEM_ROLE_EXPERTS_DOWN = 15, /* experts x hidden x expert_ffn */
+    FTMEM_ROLE_SHARED_GATE = 16,  /* weighs the shared expert: 1 x hidden */
+    FTMEM_ROLE_END = 17
 };
-#define FTMEM_ROLES_ALL_LINEAR 0x1ffu /* every linear of a block: PEFT's "all-linear" */
+#define FTMEM_ROLES_ALL_LINEAR 0x1e1ffu /* every linear of a block: PEFT's "all-linear" */
 
 /* Parts for ftmem_job.freeze; a set is an OR. */
 enum { FTMEM_PART_EMBED = 1, FTMEM_PART_HEAD = 2, FTMEM_PART_FIRST_LAYERS = 4, FTMEM_PART_LAST_LAYERS = 8, FTMEM_PART_ALL_BUT = 16 };
@@ -257,7 +264,15 @@ typedef struct ftmem_model {
     int32_t alibi;            /* switch: attention bias by distance instead of rotation (Falcon-RW); AUTO: the family's */
     int32_t inferred;         /* 1: dimensions were inferred from a parameter count */
     int32_t reserved;
-    uint8_t layer_kind[FTMEM_MAX_LAYERS]; /* per layer: 0 full attention, 1 sliding window, 2 full without rotation */
+    /* Per layer. Low four bits: 0 full attention, 1 sliding window, 2 full without rotation. High four bits: the MLP;
+       0 dense, 1 experts. */
+    uint8_t layer_kind[FTMEM_MAX_LAYERS];
+    int64_t experts;           /* routed experts of a block with experts; 0: a dense model. All of them are parameters */
+    int64_t experts_per_token; /* of those, how many work on one token; required with experts */
+    int64_t expert_ffn;        /* width of one routed expert; 0: ffn */
+    int64_t shared_ffn;        /* width of the expert that every token passes (several: together); 0: none */
+    int32_t router_norm;       /* switch: the chosen experts' weights are divided by their sum; AUTO: the family's */
+    int32_t expert_bias;       /* switch: biases in the experts; AUTO: the family's */
 } ftmem_model;
 
 /* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do

@@ -7,6 +7,7 @@
  * a class accepts and never reads (embd_pdrop of Phi-3, no_bias of MPT) has no row here.
  */
 #include "catalog.h"
+#include "families.h"
 
 #include <stddef.h>
 
@@ -89,6 +90,8 @@ enum {
     CONFIG_WINDOW_SWITCH = 16, /* ... where use_sliding_window is true */
     CONFIG_WINDOW_FROM = 32,   /* ... from max_window_layers on, or as layer_types says */
     CONFIG_CYCLES = 64,        /* of so many layers the last one is full, or as layer_types says */
+    CONFIG_EXPERTS = 256,      /* blocks have experts */
+    CONFIG_SPARSE_STEP = 512,  /* ... every decoder_sparse_step-th, but not those of mlp_only_layers */
     CONFIG_CYCLE_KEY = 128     /* sliding_window_pattern says how many */
 };
 
@@ -321,7 +324,7 @@ static ftmem_status config_apply(const config_source *c, const config_rule *rule
 static void config_switches_off(ftmem_model *model)
 {
     int32_t *const switches[] = { &model->tied,     &model->qkv_bias,  &model->o_bias,    &model->mlp_bias, &model->norm_bias, &model->qk_norm,
-                                  &model->parallel, &model->two_norms, &model->head_bias, &model->scaled,   &model->alibi };
+                                  &model->parallel, &model->two_norms, &model->head_bias, &model->scaled,   &model->alibi,     &model->router_norm, &model->expert_bias };
     for (int32_t i = 0; i < FTMEM__COUNT(switches); i++) *switches[i] = FTMEM_OFF;
 }
 
@@ -615,6 +618,41 @@ static ftmem_status config_layers(const config_source *c, ftmem_model *model)
     return FTMEM_OK;
 }
 
+/* ----------------------------------------------------------------------------------------------------- experts */
+
+/* A list of layer numbers, in any order: sets `bit` in the items of those layers. */
+static ftmem_status config_layer_set(const config_source *c, const char *list, int64_t layers, uint8_t *items)
+{
+    for (size_t i = 0; i < c->count; i++) {
+        const ftmem_entry *e = &c->entries[i];
+        if (config_list_index(c, e, list) < 0) continue;
+        if (e->type != FTMEM_ENTRY_INT || e->integer < 0) return config_fail(c, FTMEM_E_TYPE, e, "it must be the number of a layer");
+        if (e->integer < layers) items[e->integer] = 1;
+    }
+    return FTMEM_OK;
+}
+
+/* modeling_qwen3_moe.py Qwen3MoeDecoderLayer: which blocks are dense. */
+static ftmem_status config_sparse_step(const config_source *c, ftmem_model *model, uint8_t *dense)
+{
+    int64_t step = 1;
+    ftmem_entry e = config_lookup(c, "decoder_sparse_step");
+    ftmem_status status = config_whole(c, &e, FTMEM_MAX_LAYERS, false, &step);
+    for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++) dense[i] = (i + 1) % step != 0;
+    return status != FTMEM_OK ? status : config_layer_set(c, "mlp_only_layers", model->layers, dense);
+}
+
+static ftmem_status config_experts(const config_source *c, ftmem_model *model)
+{
+    uint8_t dense[FTMEM_MAX_LAYERS] = { 0 };
+    ftmem_status status = FTMEM_OK;
+    if (!config_is(c, CONFIG_EXPERTS)) return FTMEM_OK;
+    if (config_is(c, CONFIG_SPARSE_STEP)) status = config_sparse_step(c, model, dense);
+    for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++)
+        if (!dense[i]) model->layer_kind[i] |= FTMEM__MLP_EXPERTS << 4;
+    return status;
+}
+
 /* ---------------------------------------------------------------------------------------------------- refusals */
 
 static bool config_harmless(const ftmem_entry *e, uint8_t read)
@@ -784,7 +822,8 @@ ftmem_status ftmem__model_build(const ftmem_entry *entries, size_t count, const 
     if (status == FTMEM_OK) status = config_heads(&c, model);
     if (status == FTMEM_OK) status = config_rotation(&c, model);
     if (status == FTMEM_OK) status = config_blocks(&c, model);
-    return status != FTMEM_OK ? status : config_layers(&c, model);
+    if (status == FTMEM_OK) status = config_layers(&c, model);
+    return status != FTMEM_OK ? status : config_experts(&c, model);
 }
 
 ftmem_status ftmem_model_from_entries(const ftmem_entry *entries, size_t count, ftmem_model *model, ftmem_error *error)

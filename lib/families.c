@@ -51,6 +51,11 @@ STEPS(families_two_norms, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, 
     .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)
 #define LLAMA_PARTS .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .o_bias = OFF, .mlp_bias = OFF, \
     .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
+#define QWEN3_PARTS .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, \
+    .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
+/* the experts' names are those of their 3-D parameters */
+#define MOE_MODULES(router) {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
+    router, "experts.gate_up_proj", "experts.down_proj", NULL}
 #define GPT_LIKE .block = families_gpt2, .dropout_inside = true, GPT_PARTS
 #define GPT_PARTS .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .tied = ON, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, \
     .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
@@ -140,6 +145,10 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_ORION] = {.model_type = "orion", .remote_code = true, .block = families_sequential, .norm = FTMEM__LAYER, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF,
         .mlp_bias = OFF, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_MINICPM] = {.model_type = "minicpm", LLAMA_LIKE, .remote_code = true, .embed_scale = true, .scale_outside = true, .scale_before_head = true},
+    [FTMEM_MIXTRAL] = {.model_type = "mixtral", LLAMA_PARTS, .qkv_bias = OFF, .router = FTMEM__ROUTER_SOFTMAX, .router_norm = ON, .modules = MOE_MODULES("mlp.gate"),
+        .default_targets = R(Q) | R(V)},
+    [FTMEM_QWEN3_MOE] = {.model_type = "qwen3_moe", QWEN3_PARTS, .norm_each = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF, .modules = MOE_MODULES("mlp.gate"),
+        .default_targets = R(Q) | R(V)},
 };
 
 /* clang-format on */
@@ -172,6 +181,8 @@ static void families_switches(ftmem_model *model, const ftmem__family *row)
     families_switch(&model->parallel, row->parallel);
     families_switch(&model->two_norms, row->two_norms);
     families_switch(&model->head_bias, row->head_bias);
+    families_switch(&model->router_norm, row->router_norm ? row->router_norm : OFF);
+    families_switch(&model->expert_bias, OFF);
     families_switch(&model->scaled, row->logit_scale || row->scale_before_head ? ON : OFF);
     families_switch(&model->alibi, row->positions == FTMEM__ALIBI ? ON : OFF);
 }
@@ -185,6 +196,7 @@ void ftmem__model_defaults(ftmem_model *model)
     families_int(&model->head_dim, model->heads > 0 ? model->hidden / model->heads : 0);
     families_int(&model->rotary_dim, model->head_dim);
     if (row->mlp == FTMEM__PLAIN) families_int(&model->ffn, 4 * model->hidden);
+    if (model->experts > 0) families_int(&model->expert_ffn, model->ffn);
     families_int(&model->position_rows, row->positions == FTMEM__LEARNED ? model->max_positions : 0);
 }
 
@@ -196,10 +208,26 @@ static ftmem_status families_required(const ftmem_model *model, ftmem_error *err
     else if (model->heads == 0) missing = "model.heads";
     else if (model->vocab == 0) missing = "model.vocab";
     else if (model->ffn == 0) missing = "model.ffn";
+    else if (model->experts > 0 && model->experts_per_token == 0) missing = "model.experts_per_token";
     else if (model->position_rows == 0 && ftmem__family_of(model)->positions == FTMEM__LEARNED) missing = "model.position_rows";
     if (!missing) return FTMEM_OK;
     return ftmem__fail(error, FTMEM_E_MISSING, missing, "0",
                        "A required dimension of the model is missing: give it, or take the model from a config or the catalog.");
+}
+
+const uint8_t *ftmem__family_block(const ftmem__family *family, const ftmem_model *model)
+{
+    if (model->parallel != FTMEM_ON) return family->block;
+    return model->two_norms == FTMEM_ON ? family->two_norm_block : family->parallel_block;
+}
+
+static ftmem_status families_fail_form(const ftmem_model *model, ftmem_error *error)
+{
+    if (model->two_norms == FTMEM_ON)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "model.two_norms", "on",
+                           "model.two_norms is on, but no block of this family has a norm for each branch");
+    return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "model.parallel", "on",
+                       "model.parallel is on, but in no block of this family do attention and MLP read the same stream");
 }
 
 ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error)
@@ -208,11 +236,15 @@ ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error)
     if (status != FTMEM_OK) return status;
     if (model->layers > FTMEM_MAX_LAYERS)
         return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layers", model->layers, "More layers than the published limit of 512 are not modelled.");
+    if (!ftmem__family_block(ftmem__family_of(model), model)) return families_fail_form(model, error);
     if (model->head_dim == 0)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.heads", model->heads,
                                "model.heads is larger than model.hidden; hidden / heads must be at least 1.");
     if (model->heads % model->kv_heads)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.kv_heads", model->kv_heads, "model.kv_heads must divide model.heads.");
+    if (model->experts_per_token > model->experts)
+        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.experts_per_token", model->experts_per_token,
+                               "model.experts_per_token cannot exceed model.experts.");
     if (model->rotary_dim > model->head_dim)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.rotary_dim", model->rotary_dim, "model.rotary_dim cannot exceed model.head_dim.");
     return FTMEM_OK;

@@ -45,12 +45,33 @@ enum { FTMEM__TURN_WHOLE, FTMEM__TURN_JOINED, FTMEM__TURN_APART, FTMEM__TURN_PAI
 enum { FTMEM__TABLES_CAST, FTMEM__TABLES_FP32, FTMEM__TABLES_CAST_QK_FP32 }; /* cos and sin in the stream's dtype or fp32; q and k widened before */
 enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS };         /* where q/k norms work; a weight for each head */
 
+/* Routers: scores in fp32 by softmax, then the best; cast to the logits' dtype, or not; the best, then softmax. */
+enum { FTMEM__ROUTER_NONE, FTMEM__ROUTER_SOFTMAX, FTMEM__ROUTER_SOFTMAX_CAST };
+
+static inline bool ftmem__is_linear(int32_t role) /* a matrix of a block that LoRA can adapt */
+{
+    return (FTMEM_ROLES_ALL_LINEAR >> role & 1u) != 0;
+}
+
+/* Halves of ftmem_model.layer_kind. */
+enum { FTMEM__LAYER_FULL, FTMEM__LAYER_SLIDING, FTMEM__LAYER_NO_ROTATION, FTMEM__LAYER_KINDS };
+enum { FTMEM__MLP_DENSE, FTMEM__MLP_EXPERTS, FTMEM__MLP_KINDS };
+static inline uint8_t ftmem__layer_attention(uint8_t kind)
+{
+    return kind & 15;
+}
+static inline uint8_t ftmem__layer_mlp(uint8_t kind)
+{
+    return kind >> 4;
+}
+
 typedef struct ftmem__family {
     const char *model_type;
     const uint8_t *block, *parallel_block, *two_norm_block; /* FTMEM__END-terminated */
+    uint8_t router;
     uint8_t norm, positions, mlp, qkv, qk_norm_kind, activation, turn, tables, eager;
     /* class defaults of the model's switches: FTMEM_ON or FTMEM_OFF */
-    uint8_t tied, qkv_bias, o_bias, mlp_bias, norm_bias, qk_norm, parallel, two_norms, head_bias;
+    uint8_t tied, qkv_bias, o_bias, mlp_bias, norm_bias, qk_norm, parallel, two_norms, head_bias, router_norm;
     bool embed_scale;                    /* the embedding is multiplied (Gemma; Granite where `scaled`) */
     bool logit_scale;                    /* the logits are, where `scaled` */
     bool norm_each;                      /* queries are normalised before keys are projected (modeling_qwen3.py, modeling_olmo2.py) */
@@ -78,8 +99,9 @@ typedef struct ftmem__family {
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */
 } ftmem__family;
 
-const ftmem__family *ftmem__family_of(const ftmem_model *model); /* model->family 0: llama */
-void ftmem__model_defaults(ftmem_model *model);                  /* fills what is 0 */
+const ftmem__family *ftmem__family_of(const ftmem_model *model);                           /* model->family 0: llama */
+const uint8_t *ftmem__family_block(const ftmem__family *family, const ftmem_model *model); /* NULL: the family has no block of this form */
+void ftmem__model_defaults(ftmem_model *model);                                            /* fills what is 0 */
 ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error);
 
 #endif

@@ -58,6 +58,11 @@ ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t col
     return linear_parameter(low, role, n, n / cols, linear_dtype(low, role), true, false);
 }
 
+ftmem__var ftmem__low_adapter(ftmem__low *low, int32_t role, int64_t n, int64_t rows)
+{
+    return linear_parameter(low, role, n, rows, low->shape->lora_dtype, true, false);
+}
+
 static void linear_quantized(ftmem__low *low, int32_t role, int64_t in, int64_t out)
 {
     const ftmem__shape *shape = low->shape;
@@ -154,7 +159,7 @@ static ftmem__var linear_apart(ftmem__low *low, ftmem__var x, ftmem__var w, cons
 static ftmem__var linear_base(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias)
 {
     const ftmem__shape *shape = low->shape;
-    bool quantized = (shape->qlora || shape->lora8) && role <= FTMEM_ROLE_DOWN && !shape->family->never_quantized;
+    bool quantized = (shape->qlora || shape->lora8) && ftmem__is_linear(role) && !shape->family->never_quantized;
     ftmem__var w, b;
     if (quantized) linear_quantized(low, role, x.cols, out);
     else w = linear_parameter(low, role, x.cols * out, out, shape->dtype, low->trained, true);
@@ -173,8 +178,7 @@ static ftmem__var linear_lora(ftmem__low *low, int32_t role, ftmem__var x, ftmem
     bool quantized = (shape->qlora || shape->lora8) && !shape->family->never_quantized;
     int64_t r = shape->adapter->rank;
     int32_t result_dtype = base.dtype;
-    ftmem__var a = linear_parameter(low, role, r * x.cols, r, shape->lora_dtype, true, false);
-    ftmem__var b = linear_parameter(low, role, out * r, out, shape->lora_dtype, true, false);
+    ftmem__var a = ftmem__low_adapter(low, role, r * x.cols, r), b = ftmem__low_adapter(low, role, out * r, out);
     ftmem__var in, dropped, low_rank, up, scaled, sum, result;
     in = quantized && shape->autocast ? ftmem__keep(tape, x) : ftmem__cast(tape, x, shape->lora_dtype);
     dropped = ftmem__low_dropout(low, ftmem__keep(tape, in), shape->adapter->dropout);

@@ -76,12 +76,14 @@ typedef struct ftmem__low {
     bool training;          /* dropout is active */
     bool trained;           /* base weights of this block are trained (full fine-tuning) */
     bool adapted;           /* this block has adapters */
-    uint8_t kind;           /* of the block: 0 full, 1 sliding, 2 without rotation */
+    uint8_t kind;           /* of the block: FTMEM__LAYER_... */
+    uint8_t mlp;            /* FTMEM__MLP_... */
     const ftmem__var *join; /* residual that attention or MLP add in their own forward, or NULL */
     bool has_weights;
     ftmem__var weights; /* attention weights that eager attention returned: alive until the block returns */
 } ftmem__low;
 
+uint8_t ftmem__shape_layer_kind(const ftmem__shape *shape, int64_t layer); /* ftmem__low.kind of a block */
 bool ftmem__shape_layer_trained(const ftmem__shape *shape, int64_t layer);
 bool ftmem__shape_layer_adapted(const ftmem__shape *shape, int64_t layer);
 
@@ -102,6 +104,7 @@ ftmem__var ftmem__low_dropout(ftmem__low *low, ftmem__var x, double p); /* takes
 ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias);
 ftmem__var ftmem__low_parameter(ftmem__low *low, int32_t role, int64_t n, int64_t cols, bool trained); /* a norm's vector, an embedding */
 ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t cols);                    /* PEFT's modules_to_save: a trained copy */
+ftmem__var ftmem__low_adapter(ftmem__low *low, int32_t role, int64_t n, int64_t rows);                 /* a matrix of an adapter */
 ftmem__var ftmem__low_plain_linear(ftmem__low *low, ftmem__var x, ftmem__var w, const ftmem__var *bias, int64_t out); /* F.linear, autocast honoured */
 /* norm.c */
 ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width); /* the family's norm over the last `width` */
@@ -117,6 +120,8 @@ ftmem__var ftmem__low_mlp_inline(ftmem__low *low, ftmem__var x);                
 ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x);                       /* takes over x */
 ftmem__var ftmem__low_softcap(ftmem__low *low, ftmem__var x);                          /* takes over x */
 ftmem__var ftmem__low_dropout_add(ftmem__low *low, ftmem__var x, ftmem__var residual); /* both stay the caller's */
+/* experts.c */
+ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x);
 /* program.c: the three kinds of segment */
 ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *prologue); /* returns the stream */
 ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x);              /* x stays the caller's */

@@ -37,7 +37,7 @@ static int32_t memory_kernel(ftmem__walk *walk)
     ftmem__low low = { 0 };
     low.tape = &walk->tape;
     low.shape = &walk->shape;
-    low.kind = walk->shape.model->layer_kind[0];
+    low.kind = ftmem__layer_attention(walk->shape.model->layer_kind[0]);
     return ftmem__low_kernel(&low, walk->shape.stream);
 }
 

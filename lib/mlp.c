@@ -157,6 +157,7 @@ ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x)
     bool bias = low->shape->model->mlp_bias == FTMEM_ON;
     ftmem__var y;
     low->tape->part = FTMEM__PART_MLP;
+    if (low->mlp == FTMEM__MLP_EXPERTS) return ftmem__low_experts(low, x);
     if (low->shape->family->mlp == FTMEM__GATED) y = mlp_gated(low, x, bias);
     else if (low->shape->family->mlp == FTMEM__GATED_FUSED) y = mlp_gated_fused(low, x, bias);
     else y = mlp_plain(low, x, bias);

@@ -308,13 +308,9 @@ static ftmem__var program_returned(ftmem__low *low)
 /* One block over x, which stays the caller's. */
 ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x)
 {
-    const ftmem__family *family = low->shape->family;
-    const ftmem_model *model = low->shape->model;
-    const uint8_t *step = family->block;
+    const uint8_t *step = ftmem__family_block(low->shape->family, low->shape->model);
     program_frame frame = { 0 };
-    ftmem__var returned;
-    if (model->parallel == FTMEM_ON) step = model->two_norms == FTMEM_ON ? family->two_norm_block : family->parallel_block;
-    returned = program_returned(low);
+    ftmem__var returned = program_returned(low);
     frame.cur = ftmem__keep(low->tape, x);
     for (; *step != FTMEM__END; step++) program_step(low, &frame, *step);
     if (low->tape->mode == FTMEM__RECORD && returned.store >= 0 && low->has_weights && low->weights.grad) {

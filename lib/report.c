@@ -100,7 +100,7 @@ static void report_bytes(report *r, int32_t tensor_class, int64_t bytes, ftmem__
 static int32_t report_part_of(int32_t role)
 {
     if (role <= FTMEM_ROLE_O) return FTMEM__PART_ATTENTION;
-    if (role <= FTMEM_ROLE_DOWN) return FTMEM__PART_MLP;
+    if (role <= FTMEM_ROLE_DOWN || (role > FTMEM_ROLE_POSITION && ftmem__is_linear(role))) return FTMEM__PART_MLP;
     if (role == FTMEM_ROLE_HEAD) return FTMEM__PART_HEAD;
     return role == FTMEM_ROLE_NORM ? FTMEM__PART_NORM : FTMEM__PART_EMBEDDING;
 }

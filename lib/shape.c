@@ -12,6 +12,14 @@ static bool shape_trains(const ftmem_job *job, bool named)
     return named == shape_part(job, FTMEM_PART_ALL_BUT);
 }
 
+/* A window shows in its mask only: where both kinds have a mask, or neither has, they are one, and are walked once. */
+uint8_t ftmem__shape_layer_kind(const ftmem__shape *shape, int64_t layer)
+{
+    uint8_t kind = shape->model->layer_kind[layer];
+    bool alike = ftmem__layer_attention(kind) == FTMEM__LAYER_SLIDING && shape->mask_sliding == shape->mask_full;
+    return alike ? (uint8_t)(kind - FTMEM__LAYER_SLIDING) : kind;
+}
+
 bool ftmem__shape_layer_trained(const ftmem__shape *shape, int64_t layer)
 {
     const ftmem_job *job = shape->job;
@@ -71,7 +79,7 @@ static void shape_masks(ftmem__shape *shape)
     int64_t i, window = shape->model->sliding_window;
     bool always = job->attention == FTMEM_EAGER || job->mask == FTMEM_MASK_PADDED || shape->model->alibi == FTMEM_ON || shape->family->always_mask;
     for (i = 0; i < shape->model->layers; i++) {
-        if (shape->model->layer_kind[i] == 1) shape->has_sliding = true;
+        if (ftmem__layer_attention(shape->model->layer_kind[i]) == FTMEM__LAYER_SLIDING) shape->has_sliding = true;
         else shape->has_full = true;
     }
     if (job->attention == FTMEM_FLASH2) always = false;

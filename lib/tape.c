@@ -40,7 +40,7 @@ void ftmem__tape_start(ftmem__tape *tape, int64_t big_cols)
 {
     memset(tape, 0, offsetof(ftmem__tape, stores));
     tape->big_cols = big_cols;
-    tape->free_head = tape->grad_in = tape->result = tape->also_gradient = -1;
+    tape->free_head = tape->grad_in = tape->result = tape->also_gradient = tape->input = -1;
     tape->birth = FTMEM_CLASS_KEPT;
     tape->mode = FTMEM__RECORD;
     tape->stop_after = -1;
@@ -53,6 +53,8 @@ void ftmem__tape_mark(ftmem__tape *tape)
     tape->peak_event = 0;
     tape->flops = 0;
     tape->early = -1;
+    tape->later.base = tape->later.peak = tape->live;
+    tape->later.event = 0;
 }
 
 static int16_t tape_slot(ftmem__tape *tape)
@@ -85,6 +87,14 @@ static void tape_note(const ftmem__tape *tape, uint8_t op)
     }
 }
 
+static void tape_later(ftmem__tape *tape)
+{
+    ftmem__later *later = &tape->later;
+    if (tape->live - later->freed <= later->peak) return;
+    later->peak = tape->live - later->freed;
+    later->event = tape->event;
+}
+
 /* One allocation is one event; the peak can only be at one. */
 static void tape_event(ftmem__tape *tape, const ftmem__store *store)
 {
@@ -95,6 +105,7 @@ static void tape_event(ftmem__tape *tape, const ftmem__store *store)
         tape->peak_event = tape->event;
         if (tape->note && tape->live > tape->early) tape_note(tape, store->op);
     }
+    if (tape->later.wanted) tape_later(tape);
     if (tape->event != tape->stop_at) return;
     tape->captured = true;
     tape->capture(tape->context, tape, (ftmem__op)store->op);
@@ -134,6 +145,7 @@ void ftmem__free(ftmem__tape *tape, int16_t store)
     s->refs = 0;
     s->cached = false;
     tape->free_head = store;
+    if (store == tape->input) tape->input = -1;
 }
 
 /* ----------------------------------------------------------------------------------------------------- values */
@@ -141,6 +153,7 @@ void ftmem__free(ftmem__tape *tape, int16_t store)
 ftmem__var ftmem__input(ftmem__tape *tape, int64_t n, int64_t cols, int32_t dtype, bool grad)
 {
     int16_t store = ftmem__alloc(tape, FTMEM__OP_INPUT, n, cols, dtype, tape->birth);
+    tape->input = store;
     return ftmem__value(n, cols, dtype, store, grad ? FTMEM__INPUT : FTMEM__NO_NODE, grad);
 }
 
@@ -306,7 +319,7 @@ ftmem__var ftmem__cast(ftmem__tape *tape, ftmem__var x, int32_t dtype)
     ftmem__var out;
     if (x.dtype == dtype) return ftmem__keep(tape, x);
     out = ftmem__apply(tape, FTMEM__OP_CAST, &x, 1, x.n, x.cols, dtype);
-    out.joined = x.joined; /* the layout is preserved */
+    if (x.joined) out.joined = true; /* the layout is preserved */
     return out;
 }
 
@@ -381,6 +394,9 @@ static void tape_leaf(ftmem__tape *tape, int16_t gradient, bool shared)
     }
     s->tensor_class = FTMEM_CLASS_GRADIENTS;
     tape->leaf_bytes += s->bytes;
+    if (shared) return;
+    tape->later.freed += s->bytes;
+    if (s->refs > 1) tape->later.differs = true;
 }
 
 static void tape_deliver(ftmem__tape *tape, const ftmem__var *to, int16_t gradient)
@@ -473,6 +489,10 @@ static void tape_first_matmul(ftmem__tape *tape)
     tape->early_event = tape->peak_event;
     tape->peak = tape->live;
     tape->peak_event = 0;
+    tape->later.early = tape->later.peak;
+    tape->later.early_event = tape->later.event;
+    tape->later.peak = tape->live - tape->later.freed;
+    tape->later.event = 0;
 }
 
 /* Operand order as traced: the weight's gradient, the input's, the bias's. */

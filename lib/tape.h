@@ -77,6 +77,14 @@ typedef struct ftmem__note {
     ftmem__store at[24];
 } ftmem__note;
 
+/* The same walk in a later micro-batch: memory is less by the parameters' gradients, which are added to older ones and freed. */
+typedef struct ftmem__later {
+    bool wanted;
+    bool differs; /* somebody else held such a gradient: backward itself may go another way */
+    int32_t event, early_event;
+    int64_t freed, base, peak, early; /* freed: gradients so far; base: alive at ftmem__tape_mark; the rest as on the tape */
+} ftmem__later;
+
 struct ftmem__tape {
     int64_t live, peak;        /* bytes on this tape now, and the most since ftmem__tape_mark */
     int32_t event, peak_event; /* allocations since the tape was started */
@@ -85,7 +93,8 @@ struct ftmem__tape {
     int32_t stop_at; /* event to capture at; 0: none */
     ftmem__capture *capture;
     void *context;
-    ftmem__note *note;         /* NULL: none is taken */
+    ftmem__note *note; /* NULL: none is taken */
+    ftmem__later later;
     double flops;              /* since ftmem__tape_mark */
     int64_t big_cols;          /* vocabulary: tensors this wide are logits */
     int64_t leaf_bytes;        /* parameter gradients delivered */
@@ -93,6 +102,7 @@ struct ftmem__tape {
     int32_t nodes, stop_after; /* stop_after: node with which a recomputation ends early, -1: none */
     int16_t high, free_head;   /* stores ever used; free list */
     int16_t grad_in;           /* gradient of the segment's input, -1: none */
+    int16_t input;             /* store of the segment's input while it lives, else -1 */
     int16_t result;            /* store of what a finished forward hands on, -1: unknown */
     uint8_t mode, birth;       /* ftmem__mode; class of new tensors */
     uint8_t part;              /* FTMEM__PART_..., of new tensors */

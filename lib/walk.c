@@ -22,7 +22,8 @@ static ftmem__low walk_low(ftmem__walk *walk, const ftmem__kind *kind, int32_t p
     low.training = pass != FTMEM__PASS_EVAL;
     low.trained = kind ? kind->trained : walk->shape.rest_trained;
     low.adapted = kind && kind->adapted;
-    low.kind = kind ? kind->kind : 0;
+    low.kind = kind ? ftmem__layer_attention(kind->kind) : 0;
+    low.mlp = kind ? ftmem__layer_mlp(kind->kind) : 0;
     return low;
 }
 
@@ -40,6 +41,7 @@ static void walk_start(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
     ftmem__tape_start(tape, walk->shape.job->task == FTMEM_TASK_CLASSIFY ? 0 : walk->shape.vocab);
     tape->sum_leaves = pass == FTMEM__PASS_BACKWARD_LATER;
     if (pass == FTMEM__PASS_EVAL) tape->mode = FTMEM__NO_GRAD;
+    tape->later.wanted = !probe && walk->shape.job->accumulation > 1;
     walk_listen(tape, probe);
 }
 
@@ -66,6 +68,18 @@ static ftmem__figure walk_early(const ftmem__tape *tape, int64_t base)
 static ftmem__figure walk_figure(const ftmem__tape *tape, int64_t base)
 {
     return tape->early > tape->peak ? walk_early(tape, base) : walk_late(tape, base);
+}
+
+/* The figure of a later micro-batch's backward, from the first one's. */
+static ftmem__figure walk_later(const ftmem__tape *tape)
+{
+    const ftmem__later *later = &tape->later;
+    bool early = tape->early >= 0 && later->early > later->peak;
+    ftmem__figure f;
+    f.peak = (early ? later->early : later->peak) - later->base;
+    f.delta = tape->live - later->freed - later->base;
+    f.event = early ? later->early_event : later->event;
+    return f;
 }
 
 static void walk_end(ftmem__walk *walk, const walk_probe *probe)
@@ -96,11 +110,6 @@ static int64_t walk_attributes(const ftmem__tape *tape)
 }
 
 /* ------------------------------------------------------------------------------------------------------- blocks */
-
-static bool walk_alive(const ftmem__tape *tape, int16_t store)
-{
-    return store >= 0 && tape->stores[store].refs > 0;
-}
 
 /* Notes what a block's forward leaves alive, its result not counted. */
 static void walk_note_kept(ftmem__walk *walk, ftmem__kind *kind)
@@ -141,7 +150,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
     if (pass == FTMEM__PASS_FORWARD) {
         kind->out_grad = out.grad;
         kind->out_dtype = out.dtype;
-        kind->in_kept = walk_alive(tape, x.store) && x.store != out.store;
+        kind->in_kept = tape->input >= 0 && x.store != out.store;
         kind->in_bytes = ftmem__round512(ftmem__bytes(kind->in_dtype, x.n));
         kind->cache_bytes = walk_cache_only(tape);
         kind->attribute_bytes = walk_attributes(tape);
@@ -285,7 +294,9 @@ static void walk_block(ftmem__walk *walk, ftmem__kind *kind)
             kind->recomputed ? walk_checkpointed_backward(walk, kind, FTMEM__PASS_BACKWARD, &left, NULL) : walk_backward_from(walk, left.result, NULL);
         kind->flops_backward = walk->tape.flops;
     }
-    if (kind->out_grad && job->accumulation > 1) kind->pass[FTMEM__PASS_BACKWARD_LATER] = walk_block_backward(walk, kind, FTMEM__PASS_BACKWARD_LATER, NULL);
+    if (kind->out_grad && job->accumulation > 1)
+        kind->pass[FTMEM__PASS_BACKWARD_LATER] =
+            walk->tape.later.differs ? walk_block_backward(walk, kind, FTMEM__PASS_BACKWARD_LATER, NULL) : walk_later(&walk->tape);
     if (job->eval == FTMEM_ON) kind->pass[FTMEM__PASS_EVAL] = walk_block_forward(walk, kind, false, FTMEM__PASS_EVAL, NULL, NULL);
 }
 
@@ -293,7 +304,7 @@ static void walk_block(ftmem__walk *walk, ftmem__kind *kind)
 static bool walk_is_of(const ftmem__walk *walk, const ftmem__kind *kind, int64_t layer, bool in_grad, uint8_t in_dtype)
 {
     const ftmem__shape *shape = &walk->shape;
-    return shape->model->layer_kind[layer] == kind->kind && in_grad == kind->in_grad && in_dtype == kind->in_dtype &&
+    return ftmem__shape_layer_kind(shape, layer) == kind->kind && in_grad == kind->in_grad && in_dtype == kind->in_dtype &&
            ftmem__shape_layer_trained(shape, layer) == kind->trained && ftmem__shape_layer_adapted(shape, layer) == kind->adapted &&
            walk_recomputed(walk, layer) == kind->recomputed;
 }
@@ -302,7 +313,7 @@ static void walk_new_kind(ftmem__walk *walk, int64_t layer, bool in_grad, uint8_
 {
     ftmem__kind *kind = &walk->kind[walk->kinds++];
     memset(kind, 0, sizeof *kind);
-    kind->kind = walk->shape.model->layer_kind[layer];
+    kind->kind = ftmem__shape_layer_kind(&walk->shape, layer);
     kind->trained = ftmem__shape_layer_trained(&walk->shape, layer);
     kind->adapted = ftmem__shape_layer_adapted(&walk->shape, layer);
     kind->in_grad = in_grad;
@@ -415,7 +426,8 @@ static void walk_embed(ftmem__walk *walk)
     walk->params.segment = FTMEM__SEGMENT_EMBED;
     e->pass[FTMEM__PASS_FORWARD] = walk_embed_forward(walk, FTMEM__PASS_FORWARD, NULL, &x);
     if (e->out_grad) e->pass[FTMEM__PASS_BACKWARD] = walk_embed_backward_from(walk, x, NULL);
-    if (e->out_grad && job->accumulation > 1) e->pass[FTMEM__PASS_BACKWARD_LATER] = walk_embed_backward(walk, FTMEM__PASS_BACKWARD_LATER, NULL);
+    if (e->out_grad && job->accumulation > 1)
+        e->pass[FTMEM__PASS_BACKWARD_LATER] = walk->tape.later.differs ? walk_embed_backward(walk, FTMEM__PASS_BACKWARD_LATER, NULL) : walk_later(&walk->tape);
     if (job->eval == FTMEM_ON) e->pass[FTMEM__PASS_EVAL] = walk_embed_forward(walk, FTMEM__PASS_EVAL, NULL, NULL);
 }
 
@@ -492,7 +504,7 @@ static void walk_head_forward(ftmem__walk *walk, int32_t pass, uint8_t in_dtype,
     ends->out_grad = loss.grad;
     ends->cache_bytes = walk_cache_only(tape);
     ends->kept_bytes = tape->live - ends->cache_bytes - ends->logits_bytes;
-    ends->in_kept = walk_alive(tape, x.store);
+    ends->in_kept = tape->input >= 0;
     if (ends->in_kept) ends->kept_bytes -= tape->stores[x.store].bytes;
 }
 
@@ -549,7 +561,8 @@ static void walk_head(ftmem__walk *walk, uint8_t dtype, bool grad)
         walk->head.flops_backward = walk->tape.flops;
     }
     if (walk->head.out_grad && job->accumulation > 1)
-        walk->head.pass[FTMEM__PASS_BACKWARD_LATER] = walk_head_backward(walk, FTMEM__PASS_BACKWARD_LATER, dtype, grad, NULL);
+        walk->head.pass[FTMEM__PASS_BACKWARD_LATER] =
+            walk->tape.later.differs ? walk_head_backward(walk, FTMEM__PASS_BACKWARD_LATER, dtype, grad, NULL) : walk_later(&walk->tape);
     if (job->eval == FTMEM_ON) walk_head_forward(walk, FTMEM__PASS_EVAL, dtype, false, NULL, NULL);
 }
 

@@ -19,7 +19,7 @@ typedef struct ftmem__figure {
 
 /* One kind of block: equal in everything that matters. */
 typedef struct ftmem__kind {
-    uint8_t kind; /* ftmem_model.layer_kind */
+    uint8_t kind; /* ftmem__shape_layer_kind */
     bool trained, adapted, recomputed, in_grad, out_grad, in_kept;
     uint8_t in_dtype, out_dtype;
     int64_t in_bytes, born_bytes, cache_bytes; /* born: kept by autograd, counted as born in this block */

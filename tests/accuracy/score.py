@@ -279,6 +279,8 @@ def read_oracle(job, configs, options):
             raise NotScored("layers_to_transform", f"'{r['layers_to_transform']}' is not modelled")
         f["layers_" + which] = int(n)
     listed = (r.get("lora_modules") or "").split()
+    if "experts" in listed:  # a wrapper of the experts' 3-D parameters, nested: what all-linear gives
+        listed = ["all-linear"]
     f["targets"] = listed if listed else oracle_targets(model, r["targets"])
 
 

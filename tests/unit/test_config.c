@@ -101,6 +101,8 @@ static void test_class_defaults(void **state)
         { "stablelm", "00001000000", FTMEM_STABLELM, FTMEM_SILU, 2560, 6912, 32, 32, 32, 80, 20, 0, 0 },
         { "cohere", "10000010010", FTMEM_COHERE, FTMEM_SILU, 8192, 22528, 40, 64, 64, 128, 128, 0, 0 },
         { "cohere2", "10000010010", FTMEM_COHERE2, FTMEM_SILU, 8192, 22528, 40, 64, 64, 128, 128, 0, 4096 },
+        { "mixtral", "00000000000", FTMEM_MIXTRAL, FTMEM_SILU, 4096, 14336, 32, 32, 8, 128, 128, 0, 0 },
+        { "qwen3_moe", "00000100000", FTMEM_QWEN3_MOE, FTMEM_SILU, 2048, 6144, 24, 32, 4, 64, 64, 0, 0 },
         { "qwen", "01000000000", FTMEM_QWEN, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
         { "chatglm multi_query_attention=true", "00000000000", FTMEM_CHATGLM, FTMEM_SILU, 4096, 13696, 28, 32, 1, 128, 64, 0, 0 },
         { "baichuan max_position_embeddings=4096", "00000000000", FTMEM_BAICHUAN, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
@@ -290,7 +292,7 @@ static void check_bad(const bad_config *rows, size_t count)
 static void test_unsupported(void **state)
 {
     static const bad_config rows[] = {
-        { "model_type=mixtral", "model_type", "mixtral", "mixture of experts", FTMEM_E_UNSUPPORTED },
+        { "model_type=deepseek_v3", "model_type", "deepseek_v3", "mixture of experts", FTMEM_E_UNSUPPORTED },
         { "model_type=some_new_moe", "model_type", "some_new_moe", "mixture of experts", FTMEM_E_UNSUPPORTED },
         { "model_type=bert", "model_type", "bert", "an encoder", FTMEM_E_UNSUPPORTED },
         { "model_type=never_heard_of", "model_type", "never_heard_of", "not known", FTMEM_E_UNSUPPORTED },
