@@ -153,7 +153,8 @@ enum {
     FTMEM_LOSS_LOOP = 3,    /* `outputs` alive until the next forward has returned (script-level variable) */
     FTMEM_LOSS_CHUNKED = 4, /* head and loss on loss_chunk_tokens at a time, recomputed in backward */
     FTMEM_LOSS_FUSED = 5,   /* Liger-like fused linear cross-entropy: logits never exist as a whole */
-    FTMEM_LOSS_END = 6
+    FTMEM_LOSS_SPLIT = 6,   /* head, then loss, on loss_chunk_tokens at a time without recomputation: every chunk's log-softmax is kept (torchtune, litgpt) */
+    FTMEM_LOSS_END = 7
 };
 
 enum { FTMEM_MASK_AUTO = 0, FTMEM_MASK_NONE = 1, FTMEM_MASK_PADDED = 2, FTMEM_MASK_END = 3 }; /* AUTO: NONE */
@@ -171,7 +172,20 @@ enum {
 };
 
 /* The software whose rules apply. */
-enum { FTMEM_STACK_AUTO = 0, FTMEM_STACK_TRANSFORMERS = 1, FTMEM_STACK_END = 2 };
+enum {
+    FTMEM_STACK_AUTO = 0,         /* TRANSFORMERS */
+    FTMEM_STACK_TRANSFORMERS = 1, /* transformers' models and Trainer, and PEFT */
+    FTMEM_STACK_TRL = 2,
+    FTMEM_STACK_PEFT = 3,          /* PEFT in a loop of one's own */
+    FTMEM_STACK_UNSLOTH = 4,
+    FTMEM_STACK_TORCHTUNE = 5,
+    FTMEM_STACK_LITGPT = 6,
+    FTMEM_STACK_AXOLOTL = 7,
+    FTMEM_STACK_LLAMA_FACTORY = 8,
+    FTMEM_STACK_SWIFT = 9,
+    FTMEM_STACK_FMS = 10,          /* fms-hf-tuning */
+    FTMEM_STACK_END = 11
+};
 
 /* Weight-bearing parts of a block, the unit in which LoRA targets are chosen. A set is a bit mask of (1 << role). */
 enum {
@@ -347,7 +361,7 @@ FTMEM_API ftmem_status ftmem_gpu_at(int32_t index, ftmem_gpu *gpu);
 
 typedef struct ftmem_job {
     uint32_t struct_size;
-    int32_t stack;                /* 0: transformers + PEFT */
+    int32_t stack;                /* 0: transformers + PEFT; its defaults are rows of data/stacks.csv */
     const ftmem_model *model;     /* required */
     const ftmem_adapter *adapter; /* NULL: full fine-tuning */
     ftmem_gpu gpu;                /* memory_bytes 0: no verdict */
@@ -383,6 +397,8 @@ typedef struct ftmem_job {
     int32_t kernels;              /* OR of FTMEM_FUSED_...: kernels of Liger-Kernel, Unsloth and the like; 0: none */
     int32_t outputs_fp32;         /* switch: accelerate converts the outputs of an autocast forward to fp32; AUTO: off */
     int32_t use_cache;            /* switch: the model returns keys and values, and its outputs hold them (transformers 4, use_cache left on); AUTO: off */
+    int32_t stack_version;        /* of the stack, major x 100 + minor; 0: the newest that the table knows */
+    int32_t bitsandbytes_version; /* major x 100 + minor, 43 = 0.43; 0: 50. Before 0.43 a 4-bit linear keeps its input */
     int32_t offload_checkpoints;  /* switch: what checkpoints keep goes to CPU memory (Unsloth, torchtune); AUTO: off */
     int32_t reserved[2];
 } ftmem_job;

@@ -174,6 +174,13 @@ static void job_fill_batch(ftmem__case *c)
     if (c->job.eval == FTMEM_ON) JOB_DEFAULT(job, eval_batch, c->job.micro_batch)
 }
 
+/* torchtune CEWithChunkedOutputLoss: eight chunks; litgpt finetune/lora.py: lm_head_chunk_size=128 of each row. */
+static int64_t job_split_tokens(const ftmem_job *job)
+{
+    if (job->stack == FTMEM_STACK_LITGPT) return job->micro_batch * (job->sequence < 128 ? job->sequence : 128);
+    return job->micro_batch * ((job->sequence + 7) / 8);
+}
+
 static void job_fill_training(ftmem__case *c)
 {
     JOB_ASSUME(job, dtype, FTMEM_BF16)
@@ -188,7 +195,9 @@ static void job_fill_training(ftmem__case *c)
     JOB_DEFAULT(job, outputs_fp32, FTMEM_OFF)
     JOB_DEFAULT(job, use_cache, FTMEM_OFF)
     JOB_DEFAULT(job, offload_checkpoints, FTMEM_OFF)
+    JOB_DEFAULT(job, bitsandbytes_version, 50)
     if (c->job.loss == FTMEM_LOSS_CHUNKED) JOB_DEFAULT(job, loss_chunk_tokens, 256)
+    if (c->job.loss == FTMEM_LOSS_SPLIT) JOB_DEFAULT(job, loss_chunk_tokens, job_split_tokens(&c->job))
 }
 
 /* Without an adapter its fields stay 0, and fields of another kind stay off: what was resolved can be asked again. */
@@ -287,9 +296,10 @@ static ftmem_status job_check_quantisation(const ftmem__case *c, ftmem_error *er
 }
 
 /* A role that this family's blocks do not have is passed over, as in "all-linear"; one must be left, as in PEFT. */
-static uint32_t job_matching_targets(const ftmem__family *family, uint32_t targets)
+static uint32_t job_matching_targets(const ftmem__case *c, uint32_t targets)
 {
-    uint32_t matching = 0;
+    const ftmem__family *family = ftmem__family_of(&c->model);
+    uint32_t matching = c->job.stack == FTMEM_STACK_LITGPT ? targets & 7u : 0; /* litgpt names q, k and v in every model */
     for (int32_t role = 0; role < FTMEM_ROLE_END; ++role)
         if (family->modules[role]) matching |= targets & (uint32_t)1 << role;
     return matching;
@@ -304,13 +314,13 @@ static ftmem_status job_fail_targets(const ftmem__case *c, ftmem_status status, 
     ftmem__put(&s.text, why);
     ftmem__put(&s.text, ftmem__family_of(&c->model)->model_type);
     ftmem__put(&s.text, " has ");
-    ftmem__put_set(&s.text, "role", job_matching_targets(ftmem__family_of(&c->model), FTMEM_ROLES_ALL_LINEAR));
+    ftmem__put_set(&s.text, "role", job_matching_targets(c, FTMEM_ROLES_ALL_LINEAR));
     return ftmem__fail_int(error, status, "adapter.targets", c->adapter.targets, s.message);
 }
 
 static ftmem_status job_check_targets(const ftmem__case *c, ftmem_error *error)
 {
-    if (c->adapter.kind == FTMEM_ADAPTER_NONE || job_matching_targets(ftmem__family_of(&c->model), c->adapter.targets)) return FTMEM_OK;
+    if (c->adapter.kind == FTMEM_ADAPTER_NONE || job_matching_targets(c, c->adapter.targets)) return FTMEM_OK;
     if (c->adapter.targets == 0) return job_fail_targets(c, FTMEM_E_MISSING, ", but PEFT has no default for this family: ", error);
     return job_fail_targets(c, FTMEM_E_CONFLICT, ", which matches nothing: ", error);
 }
@@ -377,9 +387,9 @@ static ftmem_status job_check_precision(const ftmem__case *c, ftmem_error *error
 static ftmem_status job_check_loss(const ftmem__case *c, ftmem_error *error)
 {
     const ftmem_job *job = &c->job;
-    bool chunked = job->loss == FTMEM_LOSS_CHUNKED;
+    bool chunked = job->loss == FTMEM_LOSS_CHUNKED || job->loss == FTMEM_LOSS_SPLIT;
     if (job->loss_chunk_tokens != 0 && !chunked)
-        return job_conflict_int("job.loss_chunk_tokens", job->loss_chunk_tokens, ", but job.loss is not chunked", error);
+        return job_conflict_int("job.loss_chunk_tokens", job->loss_chunk_tokens, ", but job.loss is neither chunked nor split", error);
     if (job->task == FTMEM_TASK_CLASSIFY && (chunked || job->loss == FTMEM_LOSS_FUSED))
         return ftmem__fail(error, FTMEM_E_CONFLICT, "job.loss", ftmem_enum_name("loss", job->loss),
                            "job.loss splits the logits of a vocabulary, but job.task is classify, which has none");

@@ -366,3 +366,45 @@ void ftmem__low_chunked_backward(ftmem__low *low, ftmem__var x)
     if (head >= 0) ftmem__deliver(tape, w, head);
     ftmem__deliver(tape, x, whole);
 }
+
+/* ------------------------------------------------------------------------------- logits that exist chunk by chunk */
+
+enum { LOSS_CHUNKS = 32 };
+
+/* The head of one chunk, h.chunk(...) or x.split(...), both views. The matrix takes the gradient of the last chunk, which
+   comes first; those of the others are added to it and freed. */
+static ftmem__var loss_split_logits(ftmem__low *low, ftmem__var x, ftmem__var w, int64_t rows, bool last)
+{
+    ftmem__var part = ftmem__apply(low->tape, FTMEM__OP_SLICE, &x, 1, rows * x.cols, x.cols, x.dtype), y;
+    if (!last) w.node = FTMEM__NO_NODE;
+    y = ftmem__low_plain_linear(low, part, w, NULL, low->shape->vocab);
+    ftmem__drop(low->tape, part);
+    return y;
+}
+
+/* torchtune/modules/loss/ce_chunked_output_loss.py widens each chunk; litgpt/utils.py chunked_cross_entropy does not, and its
+   training loop's `logits` lives until the next forward. All chunks have their logits before the first has its loss. */
+int64_t ftmem__low_split_loss(ftmem__low *low, ftmem__var x, ftmem__var *loss)
+{
+    ftmem__tape *tape = low->tape;
+    bool litgpt = low->shape->job->stack == FTMEM_STACK_LITGPT;
+    int64_t rows = low->shape->job->loss_chunk_tokens, left = low->tokens, held = 0;
+    int32_t count = (int32_t)((left + rows - 1) / rows), i;
+    ftmem__var logits[LOSS_CHUNKS], w = loss_head_weight(low, low->shape->vocab), part, sum;
+    if (count > LOSS_CHUNKS) tape->exhausted = true, count = LOSS_CHUNKS;
+    loss_unused_bias(low);
+    for (i = 0; i < count; i++, left -= rows) logits[i] = loss_split_logits(low, x, w, left < rows ? left : rows, i == count - 1);
+    tape->part = FTMEM__PART_LOSS;
+    for (i = 0; i < count; i++) {
+        part = litgpt ? loss_cross_entropy(low, logits[i]) : loss_widened(low, logits[i]);
+        sum = i ? ftmem__binary(tape, FTMEM__OP_ADD, *loss, part) : ftmem__keep(tape, part);
+        if (i) ftmem__drop(tape, *loss);
+        ftmem__drop(tape, part);
+        *loss = sum;
+    }
+    for (i = 0; i < count; i++) {
+        if (!litgpt) ftmem__drop(tape, logits[i]);
+        else if (logits[i].store >= 0) held += tape->stores[logits[i].store].bytes;
+    }
+    return held;
+}

@@ -56,6 +56,9 @@ typedef struct ftmem__shape {
     int32_t compute;  /* compute dtype of 4-bit linears: the dtype the model was loaded in */
     int32_t stream;   /* dtype of the residual stream at the first block */
     int32_t autocast; /* 0, FTMEM_BF16, FTMEM_FP16 */
+    ftmem__family own; /* the family as another stack's model code has it; `family` leads here */
+    bool merged;      /* q, k and v are one linear with LoRA for some of them (litgpt LoRAQKVLinear) */
+    bool input_kept;  /* bitsandbytes before 0.43: a 4-bit linear keeps its input as an attribute */
     int32_t lora_dtype;
     bool qlora, lora8, mask_full, mask_sliding;              /* a mask tensor exists for full / sliding layers */
     bool adapted;                                            /* an adapter is trained, the base is frozen */
@@ -102,6 +105,7 @@ ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_
 ftmem__var ftmem__low_dropout(ftmem__low *low, ftmem__var x, double p); /* takes over x */
 /* linear.c */
 ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias);
+ftmem__var ftmem__low_merged_linear(ftmem__low *low, ftmem__var x, const int64_t part[3], bool bias); /* widths of q, k, v */
 ftmem__var ftmem__low_parameter(ftmem__low *low, int32_t role, int64_t n, int64_t cols, bool trained); /* a norm's vector, an embedding */
 ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t cols);                    /* PEFT's modules_to_save: a trained copy */
 ftmem__var ftmem__low_adapter(ftmem__low *low, int32_t role, int64_t n, int64_t rows);                 /* a matrix of an adapter */
@@ -131,6 +135,7 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x);
 ftmem__var ftmem__low_loss(ftmem__low *low, ftmem__var logits);
 ftmem__var ftmem__low_outputs(ftmem__low *low, ftmem__var logits); /* what the model hands out; takes over the logits */
 ftmem__var ftmem__low_fused_loss(ftmem__low *low, ftmem__var x); /* head and loss without logits */
+int64_t ftmem__low_split_loss(ftmem__low *low, ftmem__var x, ftmem__var *loss); /* returns bytes of the logits that stay alive */
 void ftmem__low_chunked_forward(ftmem__low *low, ftmem__var x);
 void ftmem__low_chunked_backward(ftmem__low *low, ftmem__var x);
 

@@ -129,7 +129,9 @@ static void program_project(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ft
         program_project_apart(low, x, bias, qkv);
         return;
     }
-    fused = ftmem__low_linear(low, FTMEM_ROLE_QKV, x, shape->q + 2 * shape->kv, bias);
+    part[0] = shape->q;
+    part[1] = part[2] = shape->kv;
+    fused = shape->merged ? ftmem__low_merged_linear(low, x, part, bias) : ftmem__low_linear(low, FTMEM_ROLE_QKV, x, shape->q + 2 * shape->kv, bias);
     if (shape->job->use_cache == FTMEM_ON && shape->family->returns_cache) ftmem__until_returned(low->tape, fused);
     part[0] = low->tokens * shape->q;
     part[1] = part[2] = low->tokens * shape->kv;

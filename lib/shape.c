@@ -64,6 +64,7 @@ static void shape_dtypes(ftmem__shape *shape)
     const ftmem_adapter *adapter = shape->adapter;
     shape->qlora = adapter->kind == FTMEM_ADAPTER_QLORA;
     shape->lora8 = adapter->kind == FTMEM_ADAPTER_LORA8;
+    shape->input_kept = job->bitsandbytes_version < 43;
     shape->compute = job->dtype;
     shape->dtype = (shape->qlora || shape->lora8) && adapter->kbit_fp32 == FTMEM_ON ? FTMEM_FP32 : job->dtype;
     /* trl/trainer/utils.py peft_module_casting_to_bf16: embeddings and head of a 4-bit model, not its norms */
@@ -113,6 +114,18 @@ static bool shape_too_wide(const ftmem_model *m)
     return m->hidden > limit || m->ffn > limit || m->vocab > limit || m->heads > limit || m->head_dim > limit;
 }
 
+/* litgpt/model.py: one projection for queries, keys and values, split by heads, and rotated slices joined with the rest. */
+static void shape_litgpt(ftmem__shape *shape)
+{
+    const ftmem__family *family = shape->family;
+    shape->own = *family;
+    shape->family = &shape->own;
+    shape->own.qkv = FTMEM__QKV_FUSED;
+    shape->own.turn = FTMEM__TURN_JOINED;
+    shape->own.positions = FTMEM__ROPE;
+    shape->merged = true;
+}
+
 ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error)
 {
     const ftmem_model *m = &c->model;
@@ -122,6 +135,7 @@ ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_
     shape->adapter = &c->adapter;
     shape->job = &c->job;
     shape->family = ftmem__family_of(m);
+    if (c->job.stack == FTMEM_STACK_LITGPT) shape_litgpt(shape);
     shape->b = c->job.micro_batch;
     shape->s = c->job.sequence;
     shape->tokens = shape->b * shape->s;

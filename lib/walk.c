@@ -435,7 +435,7 @@ static void walk_embed(ftmem__walk *walk)
 
 static bool walk_has_logits(const ftmem_job *job)
 {
-    return job->loss != FTMEM_LOSS_FUSED && job->loss != FTMEM_LOSS_CHUNKED;
+    return job->loss != FTMEM_LOSS_FUSED && job->loss != FTMEM_LOSS_CHUNKED && job->loss != FTMEM_LOSS_SPLIT;
 }
 
 /* Everything after the blocks. Three parts: the final norm; the base model returns; the head; the loss. */
@@ -458,6 +458,9 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
     }
     if (job->loss == FTMEM_LOSS_FUSED) {
         loss = ftmem__low_fused_loss(low, *normed);
+    } else if (job->loss == FTMEM_LOSS_SPLIT) {
+        int64_t split = ftmem__low_split_loss(low, *normed, &loss);
+        if (ends) ends->logits_bytes = split;
     } else if (job->loss == FTMEM_LOSS_CHUNKED) {
         ftmem__low_chunked_forward(low, *normed);
         loss = ftmem__apply(tape, FTMEM__OP_NLL, normed, 1, 1, 1, FTMEM_FP32); /* stands for the chunks' graph */
