@@ -382,8 +382,16 @@ static ftmem__var loss_split_logits(ftmem__low *low, ftmem__var x, ftmem__var w,
     return y;
 }
 
-/* torchtune/modules/loss/ce_chunked_output_loss.py widens each chunk; litgpt/utils.py chunked_cross_entropy does not, and its
-   training loop's `logits` lives until the next forward. All chunks have their logits before the first has its loss. */
+/* lightning/fabric/plugins/precision/half.py convert_output: what the wrapped model returns becomes fp32. Takes over x. */
+static ftmem__var loss_converted(ftmem__tape *tape, ftmem__var x)
+{
+    ftmem__var wide = ftmem__cast(tape, x, FTMEM_FP32);
+    ftmem__drop(tape, x);
+    return wide;
+}
+
+/* torchtune/modules/loss/ce_chunked_output_loss.py widens each chunk; litgpt's training
+   loop has fp32 chunks in `logits`, which lives until the next forward. All chunks have their logits before the first has its loss. */
 int64_t ftmem__low_split_loss(ftmem__low *low, ftmem__var x, ftmem__var *loss)
 {
     ftmem__tape *tape = low->tape;
@@ -394,9 +402,10 @@ int64_t ftmem__low_split_loss(ftmem__low *low, ftmem__var x, ftmem__var *loss)
     if (count > LOSS_CHUNKS) tape->exhausted = true, count = LOSS_CHUNKS;
     loss_unused_bias(low);
     for (i = 0; i < count; i++, left -= rows) logits[i] = loss_split_logits(low, x, w, left < rows ? left : rows, i == count - 1);
+    for (i = 0; i < count && litgpt; i++) logits[i] = loss_converted(tape, logits[i]);
     tape->part = FTMEM__PART_LOSS;
     for (i = 0; i < count; i++) {
-        part = litgpt ? loss_cross_entropy(low, logits[i]) : loss_widened(low, logits[i]);
+        part = loss_widened(low, logits[i]);
         sum = i ? ftmem__binary(tape, FTMEM__OP_ADD, *loss, part) : ftmem__keep(tape, part);
         if (i) ftmem__drop(tape, *loss);
         ftmem__drop(tape, part);
