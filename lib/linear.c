@@ -99,7 +99,7 @@ static ftmem__var linear_4bit(ftmem__low *low, ftmem__var x, int64_t out)
 {
     ftmem__tape *tape = low->tape;
     int32_t compute = low->shape->compute;
-    int64_t n = x.cols * out, rows = x.n / x.cols, work = ftmem__round512(ftmem__bytes(compute, n));
+    int64_t n = x.cols * out, rows = x.n / x.cols, work = ftmem__round512(ftmem__bytes(compute, n)) * (low->shape->half_state ? 2 : 1);
     ftmem__var in = ftmem__cast(tape, x, compute), y, result;
     ftmem__node *node;
     int16_t dequantized = ftmem__alloc_bytes(tape, FTMEM__OP_DEQUANTIZE, work, FTMEM_CLASS_WORKSPACE);
@@ -111,6 +111,16 @@ static ftmem__var linear_4bit(ftmem__low *low, ftmem__var x, int64_t out)
     ftmem__drop(tape, y);
     ftmem__drop(tape, in);
     return result;
+}
+
+ftmem__var ftmem__low_quantized_head(ftmem__low *low, ftmem__var x, int64_t out)
+{
+    return linear_4bit(low, x, out);
+}
+
+void ftmem__low_quantized_parameter(ftmem__low *low, int32_t role, int64_t in, int64_t out)
+{
+    linear_quantized(low, role, in, out);
 }
 
 /* bitsandbytes MatMul8bitLt over a frozen weight, no outlier columns: an fp16 copy of the input, its int8 form, an

@@ -371,13 +371,22 @@ void ftmem__low_chunked_backward(ftmem__low *low, ftmem__var x)
 
 enum { LOSS_CHUNKS = 32 };
 
+static ftmem__var loss_split_weight(ftmem__low *low)
+{
+    const ftmem__shape *shape = low->shape;
+    if (!shape->head_quantized) return loss_head_weight(low, shape->vocab);
+    ftmem__low_quantized_parameter(low, FTMEM_ROLE_HEAD, shape->h, shape->vocab);
+    return ftmem__constant(shape->h * shape->vocab, shape->h, shape->dtype);
+}
+
 /* The head of one chunk, h.chunk(...) or x.split(...), both views. The matrix takes the gradient of the last chunk, which
    comes first; those of the others are added to it and freed. */
 static ftmem__var loss_split_logits(ftmem__low *low, ftmem__var x, ftmem__var w, int64_t rows, bool last)
 {
     ftmem__var part = ftmem__apply(low->tape, FTMEM__OP_SLICE, &x, 1, rows * x.cols, x.cols, x.dtype), y;
     if (!last) w.node = FTMEM__NO_NODE;
-    y = ftmem__low_plain_linear(low, part, w, NULL, low->shape->vocab);
+    if (low->shape->head_quantized) y = ftmem__low_quantized_head(low, part, low->shape->vocab);
+    else y = ftmem__low_plain_linear(low, part, w, NULL, low->shape->vocab);
     ftmem__drop(low->tape, part);
     return y;
 }
@@ -398,7 +407,7 @@ int64_t ftmem__low_split_loss(ftmem__low *low, ftmem__var x, ftmem__var *loss)
     bool litgpt = low->shape->job->stack == FTMEM_STACK_LITGPT;
     int64_t rows = low->shape->job->loss_chunk_tokens, left = low->tokens, held = 0;
     int32_t count = (int32_t)((left + rows - 1) / rows), i;
-    ftmem__var logits[LOSS_CHUNKS], w = loss_head_weight(low, low->shape->vocab), part, sum;
+    ftmem__var logits[LOSS_CHUNKS], w = loss_split_weight(low), part, sum;
     if (count > LOSS_CHUNKS) tape->exhausted = true, count = LOSS_CHUNKS;
     loss_unused_bias(low);
     for (i = 0; i < count; i++, left -= rows) logits[i] = loss_split_logits(low, x, w, left < rows ? left : rows, i == count - 1);

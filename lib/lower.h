@@ -58,6 +58,7 @@ typedef struct ftmem__shape {
     int32_t autocast; /* 0, FTMEM_BF16, FTMEM_FP16 */
     ftmem__family own; /* the family as another stack's model code has it; `family` leads here */
     bool merged;      /* q, k and v are one linear with LoRA for some of them (litgpt LoRAQKVLinear) */
+    bool head_quantized, half_state; /* lightning/fabric BitsandbytesPrecision: every linear is 4-bit, and was fp16 when it was quantised */
     bool input_kept;  /* bitsandbytes before 0.43: a 4-bit linear keeps its input as an attribute */
     int32_t lora_dtype;
     bool qlora, lora8, mask_full, mask_sliding;              /* a mask tensor exists for full / sliding layers */
@@ -105,6 +106,8 @@ ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_
 ftmem__var ftmem__low_dropout(ftmem__low *low, ftmem__var x, double p); /* takes over x */
 /* linear.c */
 ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias);
+ftmem__var ftmem__low_quantized_head(ftmem__low *low, ftmem__var x, int64_t out);
+void ftmem__low_quantized_parameter(ftmem__low *low, int32_t role, int64_t in, int64_t out);
 ftmem__var ftmem__low_merged_linear(ftmem__low *low, ftmem__var x, const int64_t part[3], bool bias); /* widths of q, k, v */
 ftmem__var ftmem__low_parameter(ftmem__low *low, int32_t role, int64_t n, int64_t cols, bool trained); /* a norm's vector, an embedding */
 ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t cols);                    /* PEFT's modules_to_save: a trained copy */

@@ -124,6 +124,8 @@ static void shape_litgpt(ftmem__shape *shape)
     shape->own.turn = FTMEM__TURN_JOINED;
     shape->own.positions = FTMEM__ROPE;
     shape->merged = true;
+    shape->tied = false;
+    shape->head_quantized = shape->half_state = shape->adapter->kind == FTMEM_ADAPTER_QLORA;
 }
 
 ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error)
@@ -135,7 +137,6 @@ ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_
     shape->adapter = &c->adapter;
     shape->job = &c->job;
     shape->family = ftmem__family_of(m);
-    if (c->job.stack == FTMEM_STACK_LITGPT) shape_litgpt(shape);
     shape->b = c->job.micro_batch;
     shape->s = c->job.sequence;
     shape->tokens = shape->b * shape->s;
@@ -150,6 +151,7 @@ ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_
     shape->rotary = m->rotary_dim;
     shape_training(shape);
     shape_dtypes(shape);
+    if (c->job.stack == FTMEM_STACK_LITGPT) shape_litgpt(shape);
     shape_masks(shape);
     return shape_check(shape, error);
 }
