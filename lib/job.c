@@ -400,6 +400,9 @@ static ftmem_status job_check_loss(const ftmem__case *c, ftmem_error *error)
 static ftmem_status job_check_idle(const ftmem__case *c, ftmem_error *error)
 {
     const ftmem_job *job = &c->job;
+    if (job->offload_checkpoints == FTMEM_ON && job->recompute == FTMEM_RECOMPUTE_NONE)
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "job.offload_checkpoints", "on",
+                           "job.offload_checkpoints is on, but job.recompute is none: there are no checkpoints to offload");
     if (job->recompute_every > 1 && job->recompute == FTMEM_RECOMPUTE_NONE)
         return job_conflict_int("job.recompute_every", job->recompute_every, ", but job.recompute is none: set it to full or reentrant", error);
     if (job->eval == FTMEM_ON) return FTMEM_OK;

@@ -128,6 +128,13 @@ static void walk_note_kept(ftmem__walk *walk, ftmem__kind *kind)
     walk->kept_count = count;
 }
 
+/* What a checkpoint keeps lives in CPU memory until its recomputation (unsloth_zoo/gradient_checkpointing.py
+   Unsloth_Offloaded_Gradient_Checkpointer, torchtune and TRL OffloadActivations). */
+static bool walk_offloads(const ftmem__walk *walk)
+{
+    return walk->shape.job->offload_checkpoints == FTMEM_ON;
+}
+
 /* The forward of one block: ordinary, or checkpointed, where only the input stays. */
 static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bool recomputed, int32_t pass, const walk_probe *probe, ftmem__var *result)
 {
@@ -146,7 +153,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
     ftmem__tape_mark(tape);
     if (pass == FTMEM__PASS_FORWARD && !probe) low.params = &walk->params;
     out = ftmem__low_block(&low, x);
-    if (!recomputed || !out.grad) ftmem__drop(tape, x);
+    if (!recomputed || !out.grad || walk_offloads(walk)) ftmem__drop(tape, x);
     if (pass == FTMEM__PASS_FORWARD) {
         kind->out_grad = out.grad;
         kind->out_dtype = out.dtype;
@@ -267,7 +274,7 @@ static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__
     x = ftmem__input(tape, low.tokens * walk->shape.h, walk->shape.h, kind->in_dtype, kind->in_grad);
     tape->birth = FTMEM_CLASS_TEMPORARY;
     g = ftmem__alloc(tape, FTMEM__OP_GRADIENT, x.n, x.cols, kind->out_dtype, FTMEM_CLASS_TEMPORARY);
-    base = tape->live;
+    base = tape->live - (walk_offloads(walk) ? tape->stores[x.store].bytes : 0);
     ftmem__tape_mark(tape);
     if (walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT) walk_recompute_reentrant(walk, &low, x, g);
     else walk_recompute(walk, &low, x, shadow, g);
