@@ -233,10 +233,60 @@ static void job_fill_surroundings(ftmem__case *c)
     }
 }
 
+/* When a default of a stack applies; a row's bits must all hold. */
+enum { STACK_AUTOCAST = 1, STACK_NO_AUTOCAST = 2, STACK_BF16 = 4, STACK_ADAPTER = 8, STACK_QLORA = 16, STACK_RECOMPUTE = 32 };
+
+static uint32_t job_stack_facts(const ftmem__case *c)
+{
+    uint32_t facts = c->job.autocast ? STACK_AUTOCAST : STACK_NO_AUTOCAST;
+    if (c->job.autocast == FTMEM_BF16) facts |= STACK_BF16;
+    if (c->adapter.kind != FTMEM_ADAPTER_NONE) facts |= STACK_ADAPTER;
+    if (c->adapter.kind == FTMEM_ADAPTER_QLORA) facts |= STACK_QLORA;
+    if (c->job.recompute != 0 && c->job.recompute != FTMEM_RECOMPUTE_NONE) facts |= STACK_RECOMPUTE;
+    return facts;
+}
+
+typedef struct job_stack_row {
+    const char *field;
+    int32_t stack, from, before, value;
+    uint32_t when;
+} job_stack_row;
+
+static const job_stack_row job_stack_rows[] = {
+#define STACK_DEFAULT(stack, from, before, field, value, when) { field, stack, from, before, value, when },
+#include "stacks.inc"
+#undef STACK_DEFAULT
+};
+
+/* A member that was not given takes the stack's default, and is listed as assumed. */
+static void job_stack_take(ftmem__case *c, const job_stack_row *row)
+{
+    const ftmem_field *field = ftmem_field_find(row->field);
+    char *object = field && field->object == FTMEM_OBJECT_ADAPTER ? (char *)&c->adapter : (char *)&c->job;
+    static const char zero[sizeof(int64_t)] = { 0 };
+    int64_t wide = row->value;
+    if (!field || memcmp(object + field->offset, zero, (size_t)field->size) != 0) return;
+    if (field->size == (int32_t)sizeof wide) memcpy(object + field->offset, &wide, sizeof wide);
+    else memcpy(object + field->offset, &row->value, sizeof row->value);
+    ftmem__case_note(c, FTMEM_NOTE_ASSUMED, row->field, row->value);
+}
+
+static void job_fill_stack(ftmem__case *c)
+{
+    int32_t version = c->job.stack_version ? c->job.stack_version : INT32_MAX - 1, i;
+    if (c->job.stack == 0 || c->job.stack == FTMEM_STACK_TRANSFORMERS) return;
+    for (i = 0; i < FTMEM__COUNT(job_stack_rows); ++i) {
+        const job_stack_row *row = &job_stack_rows[i];
+        if (row->stack != c->job.stack || version < row->from || version >= row->before) continue;
+        if ((job_stack_facts(c) & row->when) == row->when) job_stack_take(c, row);
+    }
+}
+
 static void job_fill(ftmem__case *c)
 {
     c->note_count = 0;
     if (c->model.inferred) ftmem__case_note(c, FTMEM_NOTE_INFERRED, "model", 0);
+    job_fill_stack(c);
     job_fill_batch(c);
     job_fill_training(c);
     job_fill_adapter(c);
