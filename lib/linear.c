@@ -219,6 +219,17 @@ static ftmem__var linear_lora(ftmem__low *low, int32_t role, ftmem__var x, ftmem
     return result;
 }
 
+int64_t ftmem__low_lora_parameters(ftmem__low *low, int32_t role, int64_t in, int64_t out)
+{
+    const ftmem__shape *shape = low->shape;
+    int64_t r = shape->adapter->rank;
+    if (shape->qlora) linear_quantized(low, role, in, out);
+    else (void)linear_parameter(low, role, in * out, out, shape->dtype, false, true);
+    (void)linear_parameter(low, role, r * in, r, shape->lora_dtype, true, false);
+    (void)linear_parameter(low, role, out * r, out, shape->lora_dtype, true, false);
+    return r * (in + out);
+}
+
 /* litgpt/lora.py LoRAQKVLinear: one dropped input and one A for the adapted parts, B as a convolution, and zeros for the others. */
 static ftmem__var linear_merged_lora(ftmem__low *low, ftmem__var x, ftmem__var base, const int64_t part[3])
 {

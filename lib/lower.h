@@ -113,6 +113,11 @@ ftmem__var ftmem__low_parameter(ftmem__low *low, int32_t role, int64_t n, int64_
 ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t cols);                    /* PEFT's modules_to_save: a trained copy */
 ftmem__var ftmem__low_adapter(ftmem__low *low, int32_t role, int64_t n, int64_t rows);                 /* a matrix of an adapter */
 ftmem__var ftmem__low_plain_linear(ftmem__low *low, ftmem__var x, ftmem__var w, const ftmem__var *bias, int64_t out); /* F.linear, autocast honoured */
+int64_t ftmem__low_lora_parameters(ftmem__low *low, int32_t role, int64_t in, int64_t out); /* declares a frozen weight with A and B; elements of those */
+/* fused.c: false where the kernel does not apply */
+bool ftmem__low_fused_qkv(ftmem__low *low, ftmem__var x, ftmem__var qkv[3]);
+bool ftmem__low_fused_o(ftmem__low *low, ftmem__var x, int64_t out, ftmem__var *y);
+bool ftmem__low_fused_mlp(ftmem__low *low, ftmem__var x, ftmem__var *y);
 /* norm.c */
 ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width); /* the family's norm over the last `width` */
 ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x);

@@ -95,6 +95,8 @@ static ftmem__var mlp_gated(ftmem__low *low, ftmem__var x, bool bias)
 {
     ftmem__tape *tape = low->tape;
     int64_t f = low->shape->f;
+    ftmem__var fused;
+    if (ftmem__low_fused_mlp(low, x, &fused)) return fused;
     if (low->shape->job->kernels & FTMEM_FUSED_MLP) return mlp_gated_kernel(low, x, bias);
     ftmem__var act = ftmem__low_activation(low, ftmem__low_linear(low, FTMEM_ROLE_GATE, x, f, bias)), up, product, y;
     up = ftmem__low_linear(low, FTMEM_ROLE_UP, x, f, bias);

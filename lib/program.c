@@ -108,10 +108,10 @@ static void program_project_apart(ftmem__low *low, ftmem__var x, bool bias, ftme
 {
     static const uint8_t role[] = { FTMEM_ROLE_Q, FTMEM_ROLE_K, FTMEM_ROLE_V };
     const ftmem__family *family = low->shape->family;
-    bool last = family->views_last;
+    bool last = family->views_last, fused = ftmem__low_fused_qkv(low, x, qkv);
     int32_t i;
     for (i = 0; i < 3; i++) {
-        qkv[i] = ftmem__low_linear(low, role[i], x, i ? low->shape->kv : low->shape->q, bias);
+        if (!fused) qkv[i] = ftmem__low_linear(low, role[i], x, i ? low->shape->kv : low->shape->q, bias);
         if (i == 0 && family->scaled_query) program_replace(low->tape, &qkv[0], ftmem__unary(low->tape, FTMEM__OP_SCALE, qkv[0]));
         if (!last) program_view(low, i, &qkv[i]);
         if (i < 2 && family->norm_each && low->shape->model->qk_norm == FTMEM_ON) qkv[i] = ftmem__low_qk_norm(low, qkv[i]);
@@ -157,7 +157,7 @@ static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
     }
     program_rotate(low, qkv, locals, &count);
     out = ftmem__low_attend(low, qkv, locals, &count); /* q, k, v stay this frame's */
-    y = ftmem__low_linear(low, FTMEM_ROLE_O, out, shape->h, shape->model->o_bias == FTMEM_ON);
+    if (!ftmem__low_fused_o(low, out, shape->h, &y)) y = ftmem__low_linear(low, FTMEM_ROLE_O, out, shape->h, shape->model->o_bias == FTMEM_ON);
     ftmem__drop(low->tape, out);
     if (low->join) program_replace(low->tape, &y, ftmem__low_dropout_add(low, y, *low->join)); /* modeling_bloom.py BloomAttention */
     else if (shape->family->dropout_inside) y = ftmem__low_dropout(low, y, shape->model->hidden_dropout);
