@@ -57,39 +57,55 @@ static ftmem__var experts_normalized(ftmem__tape *tape, ftmem__var weights)
 }
 
 /* softmax(logits, dtype=float) takes fp16 as it is and makes a copy of bf16; logits.float() makes one of both. */
-static ftmem__var experts_probabilities(ftmem__low *low, ftmem__var logits, bool cast)
+static ftmem__var experts_probabilities(ftmem__low *low, ftmem__var logits, bool inside)
 {
     ftmem__tape *tape = low->tape;
-    ftmem__var wide = !cast && logits.dtype == FTMEM_FP16 ? ftmem__keep(tape, logits) : ftmem__cast(tape, logits, FTMEM_FP32), y;
+    ftmem__var wide = inside && logits.dtype == FTMEM_FP16 ? ftmem__keep(tape, logits) : ftmem__cast(tape, logits, FTMEM_FP32), y;
     y = ftmem__apply(tape, FTMEM__OP_SOFTMAX, &wide, 1, logits.n, logits.cols, FTMEM_FP32);
     ftmem__drop(tape, wide);
     return y;
 }
 
-/* modeling_mixtral.py MixtralTopKRouter, modeling_qwen3_moe.py Qwen3MoeTopKRouter. */
+static ftmem__var experts_logits(ftmem__low *low, ftmem__var x)
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__tape *tape = low->tape;
+    int32_t dtype = shape->family->router_fp32 ? FTMEM_FP32 : shape->dtype;
+    int64_t e = shape->model->experts;
+    ftmem__var w = ftmem__low_parameter_of(low, FTMEM_ROLE_ROUTER, e * shape->h, shape->h, dtype), wide, y;
+    w = experts_router_weight(low, w);
+    wide = ftmem__cast(tape, x, shape->family->router_fp32 ? FTMEM_FP32 : x.dtype);
+    y = ftmem__low_plain_linear(low, wide, w, NULL, e);
+    ftmem__drop(tape, wide);
+    ftmem__drop(tape, w);
+    return y;
+}
+
+static void experts_replace(ftmem__tape *tape, ftmem__var *place, ftmem__var value)
+{
+    ftmem__drop(tape, *place);
+    *place = value;
+}
+
+/* modeling_mixtral.py MixtralTopKRouter, modeling_qwen3_moe.py Qwen3MoeTopKRouter, modeling_deepseek_v2.py DeepseekV2TopkRouter. */
 static experts_choice experts_route(ftmem__low *low, ftmem__var x)
 {
     const ftmem_model *model = low->shape->model;
     ftmem__tape *tape = low->tape;
-    bool cast = low->shape->family->router == FTMEM__ROUTER_SOFTMAX_CAST;
-    int64_t e = model->experts, k = model->experts_per_token;
-    ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_ROUTER, e * low->shape->h, low->shape->h, low->trained), probabilities, narrow;
-    experts_choice choice;
-    w = experts_router_weight(low, w);
-    choice.logits = ftmem__low_plain_linear(low, x, w, NULL, e);
-    probabilities = experts_probabilities(low, choice.logits, !cast);
-    choice.weights = ftmem__apply(tape, FTMEM__OP_TOPK, &probabilities, 1, low->tokens * k, k, FTMEM_FP32);
-    choice.index = experts_table(low, low->tokens * k, FTMEM_INT64);
-    ftmem__save_var(tape, choice.weights, choice.index);
-    if (model->router_norm == FTMEM_ON) choice.weights = experts_normalized(tape, choice.weights);
-    if (cast) {
-        narrow = ftmem__cast(tape, choice.weights, choice.logits.dtype);
-        ftmem__drop(tape, choice.weights);
-        choice.weights = narrow;
-    }
+    int32_t router = low->shape->family->router;
+    int64_t n = low->tokens * model->experts_per_token, k = model->experts_per_token;
+    ftmem__var probabilities;
+    experts_choice c;
+    c.logits = experts_logits(low, x);
+    probabilities = experts_probabilities(low, c.logits, router != FTMEM__ROUTER_SOFTMAX);
+    c.weights = ftmem__apply(tape, FTMEM__OP_TOPK, &probabilities, 1, n, k, FTMEM_FP32);
+    c.index = experts_table(low, n, FTMEM_INT64);
+    ftmem__save_var(tape, c.weights, c.index);
+    if (model->router_norm == FTMEM_ON) c.weights = experts_normalized(tape, c.weights);
+    if (router == FTMEM__ROUTER_SOFTMAX_CAST) experts_replace(tape, &c.weights, ftmem__cast(tape, c.weights, c.logits.dtype));
+    if (router == FTMEM__ROUTER_SOFTMAX_SCALED) experts_replace(tape, &c.weights, ftmem__unary(tape, FTMEM__OP_SCALE, c.weights));
     ftmem__drop(tape, probabilities);
-    ftmem__drop(tape, w);
-    return choice;
+    return c;
 }
 
 /* ------------------------------------------------------------------------------------------------------ experts */
@@ -113,6 +129,7 @@ static bool experts_grouped(const ftmem_job *job)
 
 typedef struct experts_weight { /* of all experts: as stored, or with what an adapter adds */
     ftmem__var base, left, right;
+    ftmem__var made; /* the weight in use, cached until the experts' forward returns */
     int64_t rank;
     bool adapted;
 } experts_weight;
@@ -152,6 +169,7 @@ static void experts_adapt(ftmem__low *low, experts_weight *w, int32_t role, int6
 
 static void experts_undeclare(ftmem__low *low, const experts_weight *w)
 {
+    ftmem__drop(low->tape, w->made);
     if (!w->adapted) return;
     ftmem__drop(low->tape, w->left);
     ftmem__drop(low->tape, w->right);
@@ -191,16 +209,14 @@ static ftmem__var experts_gated(ftmem__low *low, ftmem__var both)
     return product;
 }
 
-static ftmem__var experts_mlp(ftmem__low *low, ftmem__var x, ftmem__var offsets, const experts_weight weights[2])
+static ftmem__var experts_mlp(ftmem__low *low, ftmem__var x, ftmem__var offsets, experts_weight weights[2])
 {
-    ftmem__tape *tape = low->tape;
-    ftmem__var wide = experts_weight_now(low, &weights[0]), narrow, product, y;
-    product = experts_gated(low, experts_linear(low, wide, x, 2 * low->shape->model->expert_ffn, offsets));
-    narrow = experts_weight_now(low, &weights[1]);
-    y = experts_linear(low, narrow, product, low->shape->h, offsets);
-    ftmem__drop(tape, product);
-    ftmem__drop(tape, wide);
-    ftmem__drop(tape, narrow);
+    ftmem__var product, y;
+    weights[0].made = experts_weight_now(low, &weights[0]);
+    product = experts_gated(low, experts_linear(low, weights[0].made, x, 2 * low->shape->model->expert_ffn, offsets));
+    weights[1].made = experts_weight_now(low, &weights[1]);
+    y = experts_linear(low, weights[1].made, product, low->shape->h, offsets);
+    ftmem__drop(low->tape, product);
     return y;
 }
 
@@ -256,10 +272,22 @@ static ftmem__var experts_forward(ftmem__low *low, ftmem__var x, const experts_c
     return result;
 }
 
+/* What every token passes, added to what its experts made (modeling_deepseek_v2.py DeepseekV2Moe): takes over y. */
+static ftmem__var experts_shared(ftmem__low *low, ftmem__var x, ftmem__var y)
+{
+    ftmem__var shared, sum;
+    if (low->shape->model->shared_ffn == 0) return y;
+    shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
+    sum = ftmem__binary(low->tape, FTMEM__OP_ADD, y, shared);
+    ftmem__drop(low->tape, shared);
+    ftmem__drop(low->tape, y);
+    return sum;
+}
+
 ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x)
 {
     experts_choice choice = experts_route(low, x);
-    ftmem__var y = experts_forward(low, x, &choice);
+    ftmem__var y = experts_shared(low, x, experts_forward(low, x, &choice));
     ftmem__drop(low->tape, choice.logits);
     ftmem__drop(low->tape, choice.weights);
     ftmem__drop(low->tape, choice.index);

@@ -53,9 +53,12 @@ STEPS(families_two_norms, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, 
     .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
 #define QWEN3_PARTS .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, \
     .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
-/* the experts' names are those of their 3-D parameters */
-#define MOE_MODULES(router) {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
-    router, "experts.gate_up_proj", "experts.down_proj", NULL}
+/* peft/utils/transformers_weight_conversion.py: in these families gate_proj, up_proj and down_proj (w1, w3 and w2) mean the
+   experts' parameters, in dense blocks and shared experts nothing. */
+#define MOE_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
+    "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL}
+#define LATENT_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
+    "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}
 #define GPT_LIKE .block = families_gpt2, .dropout_inside = true, GPT_PARTS
 #define GPT_PARTS .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .tied = ON, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, \
     .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
@@ -145,10 +148,12 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_ORION] = {.model_type = "orion", .remote_code = true, .block = families_sequential, .norm = FTMEM__LAYER, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF,
         .mlp_bias = OFF, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_MINICPM] = {.model_type = "minicpm", LLAMA_LIKE, .remote_code = true, .embed_scale = true, .scale_outside = true, .scale_before_head = true},
-    [FTMEM_MIXTRAL] = {.model_type = "mixtral", LLAMA_PARTS, .qkv_bias = OFF, .router = FTMEM__ROUTER_SOFTMAX, .router_norm = ON, .modules = MOE_MODULES("mlp.gate"),
+    [FTMEM_MIXTRAL] = {.model_type = "mixtral", LLAMA_PARTS, .qkv_bias = OFF, .router = FTMEM__ROUTER_SOFTMAX, .experts_as = FTMEM__EXPERTS_AS_W, .router_norm = ON, .modules = MOE_MODULES,
         .default_targets = R(Q) | R(V)},
-    [FTMEM_QWEN3_MOE] = {.model_type = "qwen3_moe", QWEN3_PARTS, .norm_each = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF, .modules = MOE_MODULES("mlp.gate"),
+    [FTMEM_QWEN3_MOE] = {.model_type = "qwen3_moe", QWEN3_PARTS, .norm_each = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_norm = OFF, .modules = MOE_MODULES,
         .default_targets = R(Q) | R(V)},
+    [FTMEM_DEEPSEEK_V2] = {.model_type = "deepseek_v2", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_COMPLEX, .router = FTMEM__ROUTER_SOFTMAX_SCALED, .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true,
+        .modules = LATENT_MODULES, .default_targets = R(Q) | R(KV_UP)},
 };
 
 /* clang-format on */
@@ -195,6 +200,7 @@ void ftmem__model_defaults(ftmem_model *model)
     families_int(&model->kv_heads, model->heads);
     families_int(&model->head_dim, model->heads > 0 ? model->hidden / model->heads : 0);
     families_int(&model->rotary_dim, model->head_dim);
+    families_int(&model->value_dim, model->head_dim);
     if (row->mlp == FTMEM__PLAIN) families_int(&model->ffn, 4 * model->hidden);
     if (model->experts > 0) families_int(&model->expert_ffn, model->ffn);
     families_int(&model->position_rows, row->positions == FTMEM__LEARNED ? model->max_positions : 0);

@@ -98,12 +98,12 @@ bool ftmem__low_fused_o(ftmem__low *low, ftmem__var x, int64_t out, ftmem__var *
 }
 
 /* Gate, up and down: gate and up are kept, their product is made again in backward. */
-bool ftmem__low_fused_mlp(ftmem__low *low, ftmem__var x, ftmem__var *y)
+bool ftmem__low_fused_mlp(ftmem__low *low, ftmem__var x, int64_t f, ftmem__var *y)
 {
     const uint32_t roles = 1u << FTMEM_ROLE_GATE | 1u << FTMEM_ROLE_UP | 1u << FTMEM_ROLE_DOWN;
     fused_call call = { low, 0, 0 };
     ftmem__tape *tape = low->tape;
-    int64_t f = low->shape->f, n = x.n / x.cols * f, wide = ftmem__bytes(x.dtype, n), product;
+    int64_t n = x.n / x.cols * f, wide = ftmem__bytes(x.dtype, n), product;
     int16_t part[3];
     ftmem__var kept = x;
     ftmem__node *node;

@@ -350,6 +350,7 @@ static uint32_t job_matching_targets(const ftmem__case *c, uint32_t targets)
 {
     const ftmem__family *family = ftmem__family_of(&c->model);
     uint32_t matching = c->job.stack == FTMEM_STACK_LITGPT ? targets & 7u : 0; /* litgpt names q, k and v in every model */
+    if (targets == FTMEM_ROLES_ALL_LINEAR) return ftmem__family_targets(family);
     for (int32_t role = 0; role < FTMEM_ROLE_END; ++role)
         if (family->modules[role]) matching |= targets & (uint32_t)1 << role;
     return matching;

@@ -76,12 +76,12 @@ ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x)
 }
 
 /* liger_kernel/ops/swiglu.py LigerSiLUMulFunction, geglu.py: gate and up are kept, and their gradients written over them. */
-static ftmem__var mlp_gated_kernel(ftmem__low *low, ftmem__var x, bool bias)
+static ftmem__var mlp_gated_kernel(ftmem__low *low, ftmem__var x, int64_t f, bool bias)
 {
     ftmem__tape *tape = low->tape;
     ftmem__var in[2], product, y;
-    in[0] = ftmem__low_linear(low, FTMEM_ROLE_GATE, x, low->shape->f, bias);
-    in[1] = ftmem__low_linear(low, FTMEM_ROLE_UP, x, low->shape->f, bias);
+    in[0] = ftmem__low_linear(low, FTMEM_ROLE_GATE, x, f, bias);
+    in[1] = ftmem__low_linear(low, FTMEM_ROLE_UP, x, f, bias);
     product = ftmem__apply(tape, FTMEM__OP_FUSED_MLP, in, 2, in[0].n, in[0].cols, in[0].dtype);
     ftmem__drop(tape, in[1]);
     ftmem__drop(tape, in[0]);
@@ -91,13 +91,13 @@ static ftmem__var mlp_gated_kernel(ftmem__low *low, ftmem__var x, bool bias)
 }
 
 /* down(act(gate(x)) * up(x)) */
-static ftmem__var mlp_gated(ftmem__low *low, ftmem__var x, bool bias)
+ftmem__var ftmem__low_gated(ftmem__low *low, ftmem__var x, int64_t f)
 {
     ftmem__tape *tape = low->tape;
-    int64_t f = low->shape->f;
+    bool bias = low->shape->model->mlp_bias == FTMEM_ON;
     ftmem__var fused;
-    if (ftmem__low_fused_mlp(low, x, &fused)) return fused;
-    if (low->shape->job->kernels & FTMEM_FUSED_MLP) return mlp_gated_kernel(low, x, bias);
+    if (ftmem__low_fused_mlp(low, x, f, &fused)) return fused;
+    if (low->shape->job->kernels & FTMEM_FUSED_MLP) return mlp_gated_kernel(low, x, f, bias);
     ftmem__var act = ftmem__low_activation(low, ftmem__low_linear(low, FTMEM_ROLE_GATE, x, f, bias)), up, product, y;
     up = ftmem__low_linear(low, FTMEM_ROLE_UP, x, f, bias);
     product = ftmem__binary(tape, FTMEM__OP_MUL, act, up);
@@ -160,7 +160,7 @@ ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x)
     ftmem__var y;
     low->tape->part = FTMEM__PART_MLP;
     if (low->mlp == FTMEM__MLP_EXPERTS) return ftmem__low_experts(low, x);
-    if (low->shape->family->mlp == FTMEM__GATED) y = mlp_gated(low, x, bias);
+    if (low->shape->family->mlp == FTMEM__GATED) y = ftmem__low_gated(low, x, low->shape->f);
     else if (low->shape->family->mlp == FTMEM__GATED_FUSED) y = mlp_gated_fused(low, x, bias);
     else y = mlp_plain(low, x, bias);
     return low->shape->family->dropout_inside && !low->join ? ftmem__low_dropout(low, y, low->shape->model->hidden_dropout) : y;

@@ -52,12 +52,12 @@ from transformers.pytorch_utils import Conv1D
 
 TYPES = (
     "llama mistral qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 gpt2 gpt_neox gptj opt bloom mpt falcon starcoder2 "
-    "gpt_bigcode olmo olmo2 olmo3 smollm3 granite stablelm cohere cohere2 mixtral qwen3_moe"
+    "gpt_bigcode olmo olmo2 olmo3 smollm3 granite stablelm cohere cohere2 mixtral qwen3_moe deepseek_v2"
 ).split()
 
 # Out of scope: mixtures of experts, hybrids, encoders, encoder-decoders, vision, code that transformers does not have.
 OTHER_TYPES = (
-    "gpt_oss deepseek_v3 deepseek_v2 llama4 nemotron_h qwen3_next bert t5 clip vit llava mllama "
+    "gpt_oss deepseek_v3 llama4 nemotron_h qwen3_next bert t5 clip vit llava mllama "
     "qwen3_vl gemma4 phi-msft minicpm"
 ).split()
 
