@@ -144,7 +144,8 @@ enum {
     FTMEM_RECOMPUTE_NONE = 0,
     FTMEM_RECOMPUTE_FULL = 1,      /* every block, torch.utils.checkpoint(use_reentrant=False): the default of transformers 5 */
     FTMEM_RECOMPUTE_REENTRANT = 2, /* every block, use_reentrant=True */
-    FTMEM_RECOMPUTE_END = 3
+    FTMEM_RECOMPUTE_OFF = 3,       /* none, said aloud: a stack's default does not apply */
+    FTMEM_RECOMPUTE_END = 4
 };
 
 enum {

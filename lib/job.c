@@ -186,7 +186,8 @@ static void job_fill_training(ftmem__case *c)
     JOB_ASSUME(job, dtype, FTMEM_BF16)
     JOB_ASSUME(job, optimizer, FTMEM_ADAMW)
     JOB_ASSUME(job, attention, FTMEM_SDPA)
-    JOB_ASSUME(job, recompute, FTMEM_RECOMPUTE_NONE)
+    if (c->job.recompute == FTMEM_RECOMPUTE_OFF) c->job.recompute = FTMEM_RECOMPUTE_NONE;
+    else JOB_ASSUME(job, recompute, FTMEM_RECOMPUTE_NONE)
     JOB_ASSUME(job, loss, FTMEM_LOSS_DROPPED)
     JOB_DEFAULT(job, master_weights, FTMEM_OFF)
     JOB_DEFAULT(job, repeat_kv, FTMEM_OFF)
@@ -242,7 +243,7 @@ static uint32_t job_stack_facts(const ftmem__case *c)
     if (c->job.autocast == FTMEM_BF16) facts |= STACK_BF16;
     if (c->adapter.kind != FTMEM_ADAPTER_NONE) facts |= STACK_ADAPTER;
     if (c->adapter.kind == FTMEM_ADAPTER_QLORA) facts |= STACK_QLORA;
-    if (c->job.recompute != 0 && c->job.recompute != FTMEM_RECOMPUTE_NONE) facts |= STACK_RECOMPUTE;
+    if (c->job.recompute == FTMEM_RECOMPUTE_FULL || c->job.recompute == FTMEM_RECOMPUTE_REENTRANT) facts |= STACK_RECOMPUTE;
     return facts;
 }
 

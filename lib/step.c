@@ -105,6 +105,10 @@ static void step_forward(step_run *run)
     run->frame = 0;
     run->released = true;
     step_moment(run, run->first, walk->head.pass[FTMEM__PASS_FORWARD], FTMEM__SEGMENT_HEAD, FTMEM__PASS_FORWARD, -1);
+    if (walk->shape.job->loss == FTMEM_LOSS_SPLIT) { /* the loop's `logits` is bound anew before the loss */
+        run->level -= run->held;
+        run->held = 0;
+    }
     step_pass(run, run->first + 1, walk->head.loss, FTMEM__SEGMENT_HEAD, FTMEM__PASS_FORWARD, -1);
     run->level -= step_cache(walk) + run->held + run->leaf;
     run->held = walk->head.logits_bytes;

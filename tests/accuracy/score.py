@@ -531,14 +531,11 @@ def single_shape(job):
     if "images" in rows:
         raise NotScored("packing_or_padded", f"'{rows}' is not modelled")
     f["mask"] = "padded" if rows.startswith("padded") and f["micro_batch"] > 1 and f["stack"] not in ("litgpt", "torchtune") else "none"
-    f["recompute"] = pick(r, "grad_checkpointing", {"none": "none", "full": "full"})
+    f["recompute"] = pick(r, "grad_checkpointing", {"none": "off", "full": "full"})
     if f["recompute"] == "full" and f["stack"] in ("fms", "unsloth", "llama-factory"):
         f["recompute"] = "reentrant"
     elif f["recompute"] == "full":
         job.read_as.append("form of checkpointing not given: non-reentrant")
-    if f["stack"] == "unsloth" and f["recompute"] == "none":
-        f.pop("offload_checkpoints", None)
-        f["offload_checkpoints"] = False
 
 
 def single_loss(job, stack, notes):

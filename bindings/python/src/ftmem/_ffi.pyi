@@ -119,6 +119,7 @@ class _Lib:
     FTMEM_RECOMPUTE_NONE: Final[int]
     FTMEM_RECOMPUTE_FULL: Final[int]
     FTMEM_RECOMPUTE_REENTRANT: Final[int]
+    FTMEM_RECOMPUTE_OFF: Final[int]
     FTMEM_RECOMPUTE_END: Final[int]
     FTMEM_LOSS_AUTO: Final[int]
     FTMEM_LOSS_DROPPED: Final[int]
