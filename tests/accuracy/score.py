@@ -531,6 +531,8 @@ def single_shape(job):
     if "images" in rows:
         raise NotScored("packing_or_padded", f"'{rows}' is not modelled")
     f["mask"] = "padded" if rows.startswith("padded") and f["micro_batch"] > 1 and f["stack"] not in ("litgpt", "torchtune") else "none"
+    if re.match("padded to longest|no padding", rows) and not re.search("empty_cache", r.get("notes") or ""):
+        f["varied_lengths"] = True
     f["recompute"] = pick(r, "grad_checkpointing", {"none": "off", "full": "full"})
     if f["recompute"] == "full" and f["stack"] in ("fms", "unsloth", "llama-factory"):
         f["recompute"] = "reentrant"
