@@ -151,7 +151,7 @@ static int64_t tiers_excess(const ftmem__step *step, const tiers_parts *parts)
     excess = tiers_most(excess, tiers_share(apart, TIERS_HUMPS_APART));
     if (walk->shape.job->transformers_version < TIERS_SHIFT_COPY_BEFORE) excess = tiers_add(excess, tiers_share(parts->logits, TIERS_SHIFT_COPY));
     excess = tiers_add(excess, tiers_load_remainder(walk, parts->logits));
-    if (walk->shape.job->varied_lengths == FTMEM_ON) excess = tiers_most(excess, tiers_share(parts->hump, TIERS_VARIED_LENGTHS));
+    if (walk->shape.job->varied_lengths == FTMEM_ON) excess = tiers_most(excess, tiers_share(parts->moving, TIERS_VARIED_LENGTHS));
     return tiers_most(excess, (int64_t)TIERS_SEGMENT_FLOOR << TIERS_MIB);
 }
 
