@@ -401,7 +401,8 @@ FMS_KERNELS = {"none": (), "baseline-peft-bnb": (), "accelerated-peft-bnb": (), 
                "accelerated-peft-bnb-foak": ("norm", "rope", "ce", "lora"), "foak-fast-kernels-liger": ("norm", "rope"),
                "accelerated-peft-bnb-foak-liger": ("norm", "rope", "lora")}
 # Models of the table by the name of another repository with the same dimensions.
-SAME_MODEL = {"unsloth/qwen3-14b-unsloth-bnb-4bit": "Qwen/Qwen3-14B", "unsloth/tinyllama-bnb-4bit": "TinyLlama/TinyLlama-1.1B-Chat-v1.0"}
+SAME_MODEL = {"unsloth/qwen3-14b-unsloth-bnb-4bit": "Qwen/Qwen3-14B", "unsloth/tinyllama-bnb-4bit": "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
+              **{f"mistralai/{m}-Small-{v}": "mistralai/Mistral-Small-24B-Instruct-2501" for m, v in (("Devstral", 2507), ("Magistral", 2506), ("Magistral", 2507))}}
 # litgpt's own configuration of a model that has no config.json in transformers' form (litgpt/config.py).
 OWN_MODEL = {"stabilityai/stablelm-base-alpha-3b": {
     "model_type": "gpt_neox", "hidden_size": 4096, "num_hidden_layers": 16, "num_attention_heads": 32, "intermediate_size": 16384, "vocab_size": 50688,
@@ -500,7 +501,7 @@ def single_precision(job, method, notes):
             f["kbit_fp32"] = False
         elif re.search("upcasts? non-int|prepare_model_for_kbit", notes):
             f["kbit_fp32"] = True
-        elif f["stack"] in ("transformers", "peft", "swift", "axolotl", "trl"):
+        elif f["stack"] in ("transformers", "peft", "swift", "trl"):
             job.read_as.append("k-bit preparation not given: fp32 upcast of what is not quantised")
     else:
         if method == "qlora":
