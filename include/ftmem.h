@@ -99,8 +99,9 @@ enum {
     FTMEM_QWEN = 27, FTMEM_BAICHUAN = 28, FTMEM_CHATGLM = 29, FTMEM_INTERNLM2 = 30, FTMEM_ORION = 31, FTMEM_MINICPM = 32,
     /* mixtures of experts */
     FTMEM_MIXTRAL = 33, FTMEM_QWEN3_MOE = 34,
-    FTMEM_DEEPSEEK_V2 = 35,
-    FTMEM_FAMILY_END = 36
+    FTMEM_DEEPSEEK_V2 = 35, FTMEM_DEEPSEEK_V3 = 36, FTMEM_GLM4_MOE = 37, FTMEM_MINIMAX_M2 = 38, FTMEM_OLMOE = 39,
+    FTMEM_T5 = 40, FTMEM_BART = 41, FTMEM_WHISPER = 42, /* encoder and decoder: two stacks */
+    FTMEM_FAMILY_END = 43
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
@@ -250,7 +251,7 @@ FTMEM_API ftmem_status ftmem_enum_parse(const char *enum_name, const char *text,
 
 #define FTMEM_MAX_LAYERS 512 /* more is FTMEM_E_UNSUPPORTED */
 
-/* One decoder. Self-contained and copyable: nothing points elsewhere. */
+/* One decoder, with the encoder before it if it has one. Self-contained and copyable: nothing points elsewhere. */
 typedef struct ftmem_model {
     uint32_t struct_size;
     int32_t family;           /* FTMEM_LLAMA, ...; 0: llama */
@@ -299,6 +300,17 @@ typedef struct ftmem_model {
     int64_t router_groups;     /* experts are in so many groups, of which some are chosen first; 0: 1, no groups */
     int32_t router_norm;       /* switch: the chosen experts' weights are divided by their sum; AUTO: the family's */
     int32_t expert_bias;       /* switch: biases in the experts; AUTO: the family's */
+    /* The stack that runs before the decoder, in families that have one; elsewhere 0. */
+    int64_t encoder_layers;    /* blocks; 0: layers */
+    int64_t encoder_hidden;    /* width of its stream; 0: hidden */
+    int64_t encoder_ffn;       /* width of its MLP; 0: ffn */
+    int64_t encoder_heads;     /* 0: heads */
+    int64_t encoder_positions; /* tokens that its position table has, or that each input makes (Whisper); 0: position_rows */
+    int64_t encoder_channels;  /* of what is fed to a convolution: mel bins (Whisper); 0: the family's */
+    int64_t relative_buckets;  /* rows of a table of relative positions (T5); 0: 32 */
+    double mlp_dropout;        /* between activation and down projection; 0: none */
+    int32_t gated;             /* switch: the MLP has a gate, in families that come in both forms (T5); AUTO: the family's */
+    int32_t dequantized;       /* 1: the config's weights are in a format that is not trained (fp8, MXFP4, ...): taken as converted to job.dtype */
 } ftmem_model;
 
 /* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do
@@ -415,6 +427,7 @@ typedef struct ftmem_job {
     int32_t bitsandbytes_version; /* major x 100 + minor, 43 = 0.43; 0: 50. Before 0.43 a 4-bit linear keeps its input */
     int32_t offload_checkpoints;  /* switch: what checkpoints keep goes to CPU memory (Unsloth, torchtune); AUTO: off */
     int32_t reserved[2];
+    int64_t encoder_sequence;     /* tokens of the encoder's longest row; 0: what the model fixes, else sequence */
 } ftmem_job;
 
 /* ------------------------------------------------------------------------------------------------- the fields */
@@ -468,6 +481,7 @@ enum {
     FTMEM_NOTE_LATER_STEP = 6,  /* the peak comes in step 2, when the states exist */
     FTMEM_NOTE_CKPT_FROZEN = 7, /* checkpointing makes frozen blocks keep inputs and pass gradients */
     FTMEM_NOTE_REMOTE_CODE = 9, /* the model's code is not in transformers: parameters are exact, activations those of the same form there */
+    FTMEM_NOTE_DEQUANTIZED = 10, /* the weights are stored in a format that is not trained: predicted as converted to job.dtype on loading */
     FTMEM_NOTE_TIER = 8         /* reserved and process are calibrated, with few rows behind them */
 };
 typedef struct ftmem_note {

@@ -45,6 +45,7 @@ typedef enum config_read {
     CONFIG_FFN_OR_NULL,
     CONFIG_FFN_BOTH, /* gate and up together */
     CONFIG_LAYERS,
+    CONFIG_LAYERS_OR_NULL,
     CONFIG_HEADS,
     CONFIG_HEADS_OR_NULL,
     CONFIG_VOCAB,
@@ -65,11 +66,17 @@ static const struct {
     int64_t maximum;
     bool or_null;
 } config_limits[] = {
-    [CONFIG_WIDTH] = { 1 << 24, false },    [CONFIG_WIDTH_OR_NULL] = { 1 << 24, true },
-    [CONFIG_FFN] = { 1 << 26, false },      [CONFIG_FFN_OR_NULL] = { 1 << 26, true },
-    [CONFIG_FFN_BOTH] = { 1 << 27, false }, [CONFIG_LAYERS] = { FTMEM_MAX_LAYERS, false },
-    [CONFIG_HEADS] = { 1 << 16, false },    [CONFIG_HEADS_OR_NULL] = { 1 << 16, true },
-    [CONFIG_VOCAB] = { 1 << 30, false },    [CONFIG_POSITIONS] = { INT64_C(1) << 40, false },
+    [CONFIG_WIDTH] = { 1 << 24, false },
+    [CONFIG_WIDTH_OR_NULL] = { 1 << 24, true },
+    [CONFIG_FFN] = { 1 << 26, false },
+    [CONFIG_FFN_OR_NULL] = { 1 << 26, true },
+    [CONFIG_FFN_BOTH] = { 1 << 27, false },
+    [CONFIG_LAYERS] = { FTMEM_MAX_LAYERS, false },
+    [CONFIG_LAYERS_OR_NULL] = { FTMEM_MAX_LAYERS, true },
+    [CONFIG_HEADS] = { 1 << 16, false },
+    [CONFIG_HEADS_OR_NULL] = { 1 << 16, true },
+    [CONFIG_VOCAB] = { 1 << 30, false },
+    [CONFIG_POSITIONS] = { INT64_C(1) << 40, false },
 };
 
 typedef struct config_rule {
@@ -440,6 +447,7 @@ static ftmem_status config_partly_rotated(const config_source *c, ftmem_model *m
 {
     double factor = 0;
     ftmem_entry e = config_rotary_factor(c);
+    if (e.type == FTMEM_ENTRY_NULL) e.type = FTMEM_ENTRY_INT, e.integer = 1;
     ftmem_status status = config_real(c, &e, 1e-9, 1, "it must be a fraction above 0 and up to 1", &factor);
     if (status != FTMEM_OK) return status;
     model->rotary_dim = (int64_t)((double)model->head_dim * factor); /* rounded down, as in the code */
@@ -447,7 +455,8 @@ static ftmem_status config_partly_rotated(const config_source *c, ftmem_model *m
     return config_fail(c, FTMEM_E_CONFLICT, &e, "that fraction of a head must be an even number of dimensions");
 }
 
-static ftmem_status config_gptj_rotation(const config_source *c, ftmem_model *model)
+/* GPT-J, and MiniMax-M2's older files, say it in dimensions. */
+static ftmem_status config_own_rotation(const config_source *c, ftmem_model *model)
 {
     ftmem_entry e = config_lookup(c, "rotary_dim");
     ftmem_status status = config_whole(c, &e, model->head_dim, true, &model->rotary_dim);
@@ -458,7 +467,7 @@ static ftmem_status config_gptj_rotation(const config_source *c, ftmem_model *mo
 static ftmem_status config_rotation(const config_source *c, ftmem_model *model)
 {
     if (config_is(c, CONFIG_ROTATES_NOT | CONFIG_LATENT) || model->alibi == FTMEM_ON) return FTMEM_OK;
-    if (c->cls->family == FTMEM_GPTJ) return config_gptj_rotation(c, model);
+    if (c->cls->family == FTMEM_GPTJ || config_given(c, "rotary_dim")) return config_own_rotation(c, model);
     if (config_is(c, CONFIG_ROTATES_PART)) return config_partly_rotated(c, model);
     model->rotary_dim = model->head_dim;
     return FTMEM_OK;
@@ -490,9 +499,24 @@ static ftmem_status config_opt_projection(const config_source *c, const ftmem_mo
     return status;
 }
 
+/* "gated-gelu", "relu": the form of the MLP and its activation (configuration_t5.py). */
+static ftmem_status config_t5_mlp(const config_source *c, ftmem_model *model)
+{
+    ftmem_entry e = config_lookup(c, "feed_forward_proj");
+    bool text = e.type == FTMEM_ENTRY_TEXT && e.text, gated = text && strncmp(e.text, "gated-", 6) == 0;
+    if (!text) return config_fail(c, FTMEM_E_TYPE, &e, "it must be the name of an activation, after gated- or not");
+    model->gated = gated ? FTMEM_ON : FTMEM_OFF;
+    if (gated) e.text = strcmp(e.text, "gated-gelu") == 0 ? "gelu_new" : e.text + 6;
+    return config_activation(c, &e, &model->activation);
+}
+
 static ftmem_status config_blocks(const config_source *c, ftmem_model *model)
 {
     int32_t family = c->cls->family;
+    if (model->layers == 0) model->layers = model->encoder_layers;
+    if (family == FTMEM_T5) return config_t5_mlp(c, model);
+    if (family == FTMEM_BART) model->position_rows = model->max_positions + 2; /* modeling_bart.py BartLearnedPositionalEmbedding counts from 2 */
+    if (family == FTMEM_WHISPER) model->position_rows = model->max_positions;
     if (family == FTMEM_OPT || family == FTMEM_GPT2 || family == FTMEM_GPT_BIGCODE)
         model->position_rows = model->max_positions + (family == FTMEM_OPT ? 2 : 0); /* OPT counts from 2 */
     if (family == FTMEM_GPT_NEOX) model->two_norms = model->parallel;
@@ -744,8 +768,17 @@ static ftmem_status config_refuse_objects(const config_source *c)
     return FTMEM_OK;
 }
 
+/* Formats of published weights for inference. transformers trains none of them: it converts them on loading. */
+static bool config_not_trained(const char *method)
+{
+    static const char *const methods[] = { "fp8", "mxfp4", "modelopt", "compressed-tensors", "fbgemm_fp8" };
+    for (int32_t i = 0; i < FTMEM__COUNT(methods); i++)
+        if (strcmp(method, methods[i]) == 0) return true;
+    return false;
+}
+
 /* bitsandbytes is what QLORA and LORA8 model; which of them is the job's to say. Other formats are not modelled. */
-static ftmem_status config_refuse_quantization(const config_source *c)
+static ftmem_status config_quantization(const config_source *c, ftmem_model *model)
 {
     char message[256];
     ftmem__text text = ftmem__text_in(message, sizeof message);
@@ -756,6 +789,8 @@ static ftmem_status config_refuse_quantization(const config_source *c)
     const char *name = method && method->type == FTMEM_ENTRY_TEXT && method->text ? method->text : "";
     if (strncmp(name, "bitsandbytes", 12) == 0) return FTMEM_OK;
     if (!*name && (config_given(&root, "quantization_config.load_in_4bit") || config_given(&root, "quantization_config.load_in_8bit"))) return FTMEM_OK;
+    model->dequantized = config_not_trained(name) || (!*name && config_given(&root, "quantization_config.config_groups.group_0.weights.num_bits"));
+    if (model->dequantized) return FTMEM_OK;
     ftmem__put(&text, "quantization_config says ");
     ftmem__put(&text, *name ? name : "no quant_method");
     ftmem__put(&text, "; only bitsandbytes is modelled, so give the config of the unquantised model.");
@@ -765,7 +800,6 @@ static ftmem_status config_refuse_quantization(const config_source *c)
 static ftmem_status config_refuse(const config_source *c)
 {
     ftmem_status status = config_refuse_objects(c);
-    if (status == FTMEM_OK) status = config_refuse_quantization(c);
     return status != FTMEM_OK ? status : config_refuse_options(c);
 }
 
@@ -805,7 +839,7 @@ static ftmem_status config_refuse_type(const config_source *c, const char *type)
     ftmem__put(&text, what ? " is " : " is not known");
     ftmem__put(&text, what ? what : "");
     ftmem__put(&text, what ? ", which is not modelled;" : ";");
-    ftmem__put(&text, " modelled are dense decoders such as llama, mistral, qwen2, qwen3, gemma2, phi3, gpt2 and falcon.");
+    ftmem__put(&text, " modelled are decoders such as llama, qwen3, gemma2, phi3, gpt2, falcon, mixtral and deepseek_v3.");
     return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, "model_type", type, message);
 }
 
@@ -854,6 +888,7 @@ ftmem_status ftmem__model_build(const ftmem_entry *entries, size_t count, const 
     model->family = c.cls->family;
     config_name(&c, name, model);
     status = config_refuse(&c);
+    if (status == FTMEM_OK) status = config_quantization(&c, model);
     if (status == FTMEM_OK) status = config_apply_all(&c, model);
     if (status == FTMEM_OK) status = config_heads(&c, model);
     if (status == FTMEM_OK) status = config_rotation(&c, model);

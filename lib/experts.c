@@ -42,10 +42,18 @@ static ftmem__var experts_router_weight(ftmem__low *low, ftmem__var w)
     return y;
 }
 
-/* top_value /= top_value.sum(dim=-1, keepdim=True): in place, so that the graph keeps a copy of what it was. */
-static ftmem__var experts_normalized(ftmem__tape *tape, ftmem__var weights)
+static void experts_replace(ftmem__tape *tape, ftmem__var *place, ftmem__var value)
+{
+    ftmem__drop(tape, *place);
+    *place = value;
+}
+
+/* weights /= weights.sum(dim=-1, keepdim=True), to which a little may be added: in place, so that the graph keeps a copy of
+   what they were. */
+static ftmem__var experts_normalized(ftmem__tape *tape, ftmem__var weights, bool shifted)
 {
     ftmem__var sum = ftmem__apply(tape, FTMEM__OP_SUM, &weights, 1, weights.n / weights.cols, 1, weights.dtype), in[2], y;
+    if (shifted) experts_replace(tape, &sum, ftmem__unary(tape, FTMEM__OP_SHIFT, sum));
     in[0] = weights;
     in[1] = sum;
     y = ftmem__apply(tape, FTMEM__OP_DIV_IN_PLACE, in, 2, weights.n, weights.cols, weights.dtype);
@@ -81,30 +89,67 @@ static ftmem__var experts_logits(ftmem__low *low, ftmem__var x)
     return y;
 }
 
-static void experts_replace(ftmem__tape *tape, ftmem__var *place, ftmem__var value)
+/* values, index = topk(scores), or index found otherwise and values gathered. */
+static ftmem__var experts_pick(ftmem__low *low, ftmem__var scores, ftmem__var *index)
 {
-    ftmem__drop(tape, *place);
-    *place = value;
+    int64_t k = low->shape->model->experts_per_token, n = low->tokens * k;
+    ftmem__var y = ftmem__apply(low->tape, FTMEM__OP_TOPK, &scores, 1, n, k, scores.dtype);
+    *index = experts_table(low, n, FTMEM_INT64);
+    ftmem__save_var(low->tape, y, *index);
+    return y;
 }
 
 /* modeling_mixtral.py MixtralTopKRouter, modeling_qwen3_moe.py Qwen3MoeTopKRouter, modeling_deepseek_v2.py DeepseekV2TopkRouter. */
-static experts_choice experts_route(ftmem__low *low, ftmem__var x)
+static void experts_route_softmax(ftmem__low *low, experts_choice *c)
 {
-    const ftmem_model *model = low->shape->model;
     ftmem__tape *tape = low->tape;
     int32_t router = low->shape->family->router;
-    int64_t n = low->tokens * model->experts_per_token, k = model->experts_per_token;
-    ftmem__var probabilities;
+    ftmem__var probabilities = experts_probabilities(low, c->logits, router != FTMEM__ROUTER_SOFTMAX);
+    c->weights = experts_pick(low, probabilities, &c->index);
+    if (low->shape->model->router_norm == FTMEM_ON) c->weights = experts_normalized(tape, c->weights, false);
+    if (router == FTMEM__ROUTER_SOFTMAX_CAST) experts_replace(tape, &c->weights, ftmem__cast(tape, c->weights, c->logits.dtype));
+    if (router == FTMEM__ROUTER_SOFTMAX_SCALED) experts_replace(tape, &c->weights, ftmem__unary(tape, FTMEM__OP_SCALE, c->weights));
+    ftmem__drop(tape, probabilities);
+}
+
+/* What the choice of groups leaves in names until the router returns: the two best of each group, the groups' sums, the
+   chosen groups, their mask, and the mask over experts. */
+static int32_t experts_choose_groups(ftmem__low *low, ftmem__var *names)
+{
+    int64_t groups = low->tokens * low->shape->model->router_groups, all = low->tokens * low->shape->model->experts;
+    int32_t count = 0;
+    names[count++] = experts_table(low, 2 * groups, FTMEM_INT64);
+    names[count++] = experts_table(low, groups, FTMEM_FP32);
+    names[count++] = experts_table(low, groups, FTMEM_FP32);
+    if (low->shape->model->router_groups > 1) names[count++] = experts_table(low, all, FTMEM_FP32);
+    names[count++] = experts_table(low, all, FTMEM_BOOL);
+    names[count++] = experts_table(low, all, FTMEM_FP32);
+    return count;
+}
+
+/* modeling_deepseek_v3.py DeepseekV3TopkRouter, modeling_minimax_m2.py MiniMaxM2TopKRouter. */
+static void experts_route_sigmoid(ftmem__low *low, experts_choice *c)
+{
+    ftmem__tape *tape = low->tape;
+    bool grouped = low->shape->family->router == FTMEM__ROUTER_SIGMOID_GROUPED;
+    ftmem__var names[8], wide = ftmem__cast(tape, c->logits, FTMEM_FP32), scores = ftmem__unary(tape, FTMEM__OP_SIGMOID, wide);
+    int32_t count = 0;
+    ftmem__drop(tape, wide);
+    names[count++] = experts_table(low, scores.n, FTMEM_FP32); /* with the bias */
+    if (grouped) count += experts_choose_groups(low, names + count);
+    c->weights = experts_pick(low, scores, &c->index);
+    if (low->shape->model->router_norm == FTMEM_ON) c->weights = experts_normalized(tape, c->weights, grouped);
+    if (grouped) experts_replace(tape, &c->weights, ftmem__unary(tape, FTMEM__OP_SCALE, c->weights));
+    while (count > 0) ftmem__drop(tape, names[--count]);
+    ftmem__drop(tape, scores);
+}
+
+static experts_choice experts_route(ftmem__low *low, ftmem__var x)
+{
     experts_choice c;
     c.logits = experts_logits(low, x);
-    probabilities = experts_probabilities(low, c.logits, router != FTMEM__ROUTER_SOFTMAX);
-    c.weights = ftmem__apply(tape, FTMEM__OP_TOPK, &probabilities, 1, n, k, FTMEM_FP32);
-    c.index = experts_table(low, n, FTMEM_INT64);
-    ftmem__save_var(tape, c.weights, c.index);
-    if (model->router_norm == FTMEM_ON) c.weights = experts_normalized(tape, c.weights);
-    if (router == FTMEM__ROUTER_SOFTMAX_CAST) experts_replace(tape, &c.weights, ftmem__cast(tape, c.weights, c.logits.dtype));
-    if (router == FTMEM__ROUTER_SOFTMAX_SCALED) experts_replace(tape, &c.weights, ftmem__unary(tape, FTMEM__OP_SCALE, c.weights));
-    ftmem__drop(tape, probabilities);
+    if (low->shape->family->router >= FTMEM__ROUTER_SIGMOID) experts_route_sigmoid(low, &c);
+    else experts_route_softmax(low, &c);
     return c;
 }
 

@@ -48,6 +48,36 @@ static void latent_rotate_complex(ftmem__low *low, ftmem__var rot[2])
     for (i = 0; i < 2; i++) ftmem__drop(tape, wide[i]);
 }
 
+/* modeling_deepseek_v3.py apply_rotary_pos_emb_interleave: even and odd dimensions are taken apart; half a table is enough. */
+static ftmem__var latent_turn(ftmem__low *low, ftmem__var x)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var table = ftmem__constant(low->shape->s * low->shape->rotary / 2, low->shape->rotary / 2, x.dtype), side[2], part[2], a, b, y;
+    int32_t i;
+    for (i = 0; i < 2; i++) side[i] = ftmem__apply(tape, FTMEM__OP_SLICE, &x, 1, x.n / 2, x.cols / 2, x.dtype);
+    for (i = 0; i < 2; i++) {
+        a = ftmem__binary(tape, FTMEM__OP_MUL, side[i], table);
+        b = ftmem__binary(tape, FTMEM__OP_MUL, side[1 - i], table);
+        part[i] = ftmem__binary(tape, i == 0 ? FTMEM__OP_SUB : FTMEM__OP_ADD, a, b);
+        ftmem__drop(tape, b);
+        ftmem__drop(tape, a);
+    }
+    y = ftmem__apply(tape, FTMEM__OP_CAT, part, 2, x.n, x.cols, x.dtype);
+    for (i = 0; i < 2; i++) ftmem__drop(tape, part[i]);
+    for (i = 0; i < 2; i++) ftmem__drop(tape, side[i]);
+    return y;
+}
+
+static void latent_rotate(ftmem__low *low, ftmem__var rot[2])
+{
+    int32_t i;
+    if (low->shape->family->turn == FTMEM__TURN_COMPLEX) {
+        latent_rotate_complex(low, rot);
+        return;
+    }
+    for (i = 0; i < 2; i++) latent_replace(low->tape, &rot[i], latent_turn(low, rot[i]));
+}
+
 /* Attention.expand_kv: an empty tensor into which both parts of the keys are copied. */
 static void latent_expand(ftmem__low *low, ftmem__var latent, ftmem__var rot, ftmem__var *keys, ftmem__var *values)
 {
@@ -85,7 +115,7 @@ void ftmem__low_latent(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ftmem__
     tape->part = FTMEM__PART_ATTENTION;
     rot[0] = query[1];
     rot[1] = latent[1];
-    latent_rotate_complex(low, rot);
+    latent_rotate(low, rot);
     in[0] = query[0];
     in[1] = rot[0];
     qkv[0] = ftmem__apply(tape, FTMEM__OP_CAT, in, 2, q.n, shape->q, rot[0].dtype);

@@ -98,6 +98,25 @@ ftmem__var ftmem__low_plain_linear(ftmem__low *low, ftmem__var x, ftmem__var w, 
     return y;
 }
 
+ftmem__var ftmem__low_convolution(ftmem__low *low, ftmem__var x, int64_t channels, int64_t out, int64_t length, int64_t kernel)
+{
+    ftmem__tape *tape = low->tape;
+    const ftmem__shape *shape = low->shape;
+    int32_t dtype = shape->autocast ? shape->autocast : x.dtype;
+    double flops = 2.0 * (double)(low->b * length * out) * (double)(channels * kernel);
+    ftmem__var w = linear_parameter(low, FTMEM_ROLE_NORM, out * channels * kernel, out, shape->dtype, low->trained, true), x16, w16, b16, y;
+    ftmem__var b = linear_parameter(low, FTMEM_ROLE_NORM, out, 0, shape->dtype, low->trained, true);
+    x16 = ftmem__cast(tape, x, dtype);
+    w16 = ftmem__cast_weight(tape, w, dtype);
+    b16 = ftmem__cast_weight(tape, b, dtype);
+    y = ftmem__matmul(tape, FTMEM__OP_CONV, x16, w16, &b16, low->b * out * length, length, flops);
+    ftmem__drop(tape, b16);
+    ftmem__drop(tape, w16);
+    ftmem__drop(tape, x16);
+    ftmem__drop(tape, x);
+    return y;
+}
+
 /* bitsandbytes MatMul4Bit: the weight is dequantised, in forward and again in backward; the input is not kept, but was before
    0.43.2 (autograd/_functions.py, ctx.tensors). */
 static ftmem__var linear_4bit(ftmem__low *low, ftmem__var x, int64_t out)
@@ -172,10 +191,17 @@ static ftmem__var linear_apart(ftmem__low *low, ftmem__var x, ftmem__var w, cons
     return sum;
 }
 
+static bool linear_is_quantized(const ftmem__low *low, int32_t role)
+{
+    const ftmem__family *family = low->shape->family;
+    if (family->never_quantized || (role == FTMEM_ROLE_DOWN && family->down_never_quantized)) return false;
+    return (low->shape->qlora || low->shape->lora8) && ftmem__is_linear(role);
+}
+
 static ftmem__var linear_base(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias)
 {
     const ftmem__shape *shape = low->shape;
-    bool quantized = (shape->qlora || shape->lora8) && ftmem__is_linear(role) && !shape->family->never_quantized;
+    bool quantized = linear_is_quantized(low, role);
     ftmem__var w, b;
     if (quantized) linear_quantized(low, role, x.cols, out);
     else w = linear_parameter(low, role, x.cols * out, out, shape->dtype, low->trained, true);
@@ -191,7 +217,7 @@ static ftmem__var linear_lora(ftmem__low *low, int32_t role, ftmem__var x, ftmem
 {
     const ftmem__shape *shape = low->shape;
     ftmem__tape *tape = low->tape;
-    bool quantized = (shape->qlora || shape->lora8) && !shape->family->never_quantized;
+    bool quantized = linear_is_quantized(low, role);
     int64_t r = shape->adapter->rank;
     int32_t result_dtype = base.dtype;
     ftmem__var a = ftmem__low_adapter(low, role, r * x.cols, r), b = ftmem__low_adapter(low, role, out * r, out);
@@ -252,7 +278,7 @@ static ftmem__var linear_merged_lora(ftmem__low *low, ftmem__var x, ftmem__var b
     b.cols = low_rank.cols;
     up = ftmem__low_plain_linear(low, low_rank, b, NULL, width);
     ftmem__drop(tape, low_rank);
-    padded = parts == 3 ? ftmem__keep(tape, up) : ftmem__apply(tape, FTMEM__OP_PAD, &up, 1, base.n, base.cols, up.dtype);
+    padded = parts == 3 ? ftmem__keep(tape, up) : ftmem__apply(tape, FTMEM__OP_ZERO_PAD, &up, 1, base.n, base.cols, up.dtype);
     ftmem__drop(tape, up);
     up = ftmem__unary(tape, FTMEM__OP_SCALE, padded);
     ftmem__drop(tape, padded);
@@ -272,7 +298,7 @@ ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_
 {
     ftmem__var base = linear_base(low, role, x, out, bias);
     if (!low->adapted || !(low->shape->adapter->targets >> role & 1u)) return base;
-    if (low->shape->qlora && !low->shape->family->never_quantized) { /* bnb.py clones the 4-bit result defensively */
+    if (low->shape->qlora && linear_is_quantized(low, role)) { /* bnb.py clones the 4-bit result defensively */
         ftmem__var copy = ftmem__unary(low->tape, FTMEM__OP_CLONE, base);
         ftmem__drop(low->tape, base);
         base = copy;

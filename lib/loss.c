@@ -45,7 +45,7 @@ enum { LOSS_WIDENED_APART = 446, LOSS_WIDENED_APART_LATE = 448, LOSS_SHIFTS_LABE
 static bool loss_widens_in_model(const ftmem__shape *shape)
 {
     int32_t apart = shape->family->loss_in_model ? LOSS_WIDENED_APART_LATE : LOSS_WIDENED_APART;
-    return shape->job->transformers_version < apart && !shape->family->loss_own_dtype;
+    return shape->job->transformers_version < apart && !shape->family->loss_own_dtype && !shape->family->loss_own_dtype_v4;
 }
 
 /* logits = head(x), scaled and soft-capped where the family does; x stays the caller's. */
@@ -62,6 +62,11 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
     y = loss_head(low, x, has_bias ? &bias : NULL, out, classify);
     if (!classify && shape->family->logit_scale && shape->model->scaled == FTMEM_ON) {
         t = ftmem__unary(tape, FTMEM__OP_SCALE, y);
+        ftmem__drop(tape, y);
+        y = t;
+    }
+    if (shape->family->logits_buffer) {
+        t = ftmem__binary(tape, FTMEM__OP_ADD, y, ftmem__constant(out, out, shape->compute)); /* k-bit preparation widens parameters alone */
         ftmem__drop(tape, y);
         y = t;
     }
@@ -100,10 +105,10 @@ static ftmem__var loss_cross_entropy(ftmem__low *low, ftmem__var logits)
     return loss;
 }
 
-/* The same over logits.float(), which is a local of loss_utils.py ForCausalLMLoss. */
+/* The same over logits.float(), which is a local of loss_utils.py ForCausalLMLoss; some models' own losses do not widen. */
 static ftmem__var loss_widened(ftmem__low *low, ftmem__var logits)
 {
-    ftmem__var wide = ftmem__cast(low->tape, logits, FTMEM_FP32), loss = loss_cross_entropy(low, wide);
+    ftmem__var wide = ftmem__cast(low->tape, logits, low->shape->family->loss_own_dtype ? logits.dtype : FTMEM_FP32), loss = loss_cross_entropy(low, wide);
     ftmem__drop(low->tape, wide);
     return loss;
 }
@@ -123,7 +128,7 @@ static ftmem__var loss_all_but_last(ftmem__low *low, ftmem__var x)
 static ftmem__var loss_causal_shifted(ftmem__low *low, ftmem__var logits)
 {
     ftmem__tape *tape = low->tape;
-    bool own = low->shape->family->loss_own_dtype;
+    bool own = low->shape->family->loss_own_dtype || low->shape->family->loss_own_dtype_v4;
     ftmem__var wide = ftmem__cast(tape, logits, own ? logits.dtype : FTMEM_FP32), shifted = loss_all_but_last(low, wide), loss;
     ftmem__var labels = ftmem__constant(low->tokens, 1, FTMEM_INT64);
     labels.store = ftmem__alloc(tape, FTMEM__OP_TABLE, low->tokens - low->b, 0, FTMEM_INT64, tape->birth);
@@ -165,6 +170,7 @@ ftmem__var ftmem__low_loss(ftmem__low *low, ftmem__var logits)
 {
     low->tape->part = FTMEM__PART_LOSS;
     if (low->shape->job->task == FTMEM_TASK_CLASSIFY) return loss_classify(low, logits);
+    if (low->shape->crossed) return loss_widened(low, logits); /* labels of a decoder come shifted */
     if (low->shape->job->transformers_version < LOSS_SHIFTS_LABELS) return loss_causal_shifted(low, logits);
     return loss_causal(low, logits);
 }

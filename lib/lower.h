@@ -35,7 +35,7 @@ typedef struct ftmem__param {
     bool trained;
     bool base; /* belongs to the base model (not LoRA, not a saved copy) */
 } ftmem__param;
-enum { FTMEM__MAX_PARAMS = 160 };
+enum { FTMEM__MAX_PARAMS = 256 };
 typedef struct ftmem__params {
     int32_t count, segment;
     bool full;
@@ -70,7 +70,21 @@ typedef struct ftmem__shape {
     bool tied;                                               /* head and embedding are one tensor */
     bool require_input_grad;                                 /* enable_input_require_grads: the embedding's output requires a gradient */
     bool has_sliding, has_full;                              /* some block has this kind */
+    int64_t eval_b;                                          /* rows of an evaluation pass */
+    bool mask_cross;                                         /* and for cross-attention */
+    bool sided;                                              /* blocks share sides, so the first and the last are kinds of their own */
+    bool fed_features;                                       /* the first stack takes features of a fixed length, which are not masked */
+    bool causal;                                             /* blocks of a decoder */
+    bool crossed;                                            /* blocks attend to the stack before this one */
 } ftmem__shape;
+
+/* Values that a block is given beside the stream, or makes for the blocks after it. */
+enum {
+    FTMEM__SIDE_SOURCE,     /* what the stack before this one has made: keys and values of cross-attention */
+    FTMEM__SIDE_BIAS,       /* position bias of self-attention, which the first block computes (modeling_t5.py T5Stack) */
+    FTMEM__SIDE_CROSS_BIAS, /* and of cross-attention */
+    FTMEM__SIDES
+};
 
 /* One segment being lowered. */
 typedef struct ftmem__low {
@@ -84,6 +98,10 @@ typedef struct ftmem__low {
     uint8_t kind;           /* of the block: FTMEM__LAYER_... */
     uint8_t mlp;            /* FTMEM__MLP_... */
     const ftmem__var *join; /* residual that attention or MLP add in their own forward, or NULL */
+    bool cross;             /* attention looks at the stack before */
+    const ftmem__var *bias; /* of positions, which it adds to its scores, or NULL */
+    uint8_t given, made;    /* sides that are there already, and those that this segment has made */
+    ftmem__var *side;       /* FTMEM__SIDES of them, which the walk owns */
     bool has_weights;
     ftmem__var weights; /* attention weights that eager attention returned: alive until the block returns */
 } ftmem__low;
@@ -101,7 +119,14 @@ typedef struct ftmem__prologue {
     bool has_tables;
 } ftmem__prologue;
 
-ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error);
+/* The loop holds what the model returns to the end of the step. */
+static inline bool ftmem__holds_outputs(const ftmem_job *job)
+{
+    return job->loss == FTMEM_LOSS_HELD || job->loss == FTMEM_LOSS_LOOP;
+}
+
+ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error);    /* of the last stack */
+ftmem_status ftmem__shape_encoder(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error); /* of the one before, where there is one */
 
 /* dropout.c */
 ftmem__var ftmem__low_dropout(ftmem__low *low, ftmem__var x, double p); /* takes over x */
@@ -112,8 +137,10 @@ void ftmem__low_quantized_parameter(ftmem__low *low, int32_t role, int64_t in, i
 ftmem__var ftmem__low_merged_linear(ftmem__low *low, ftmem__var x, const int64_t part[3], bool bias); /* widths of q, k, v */
 ftmem__var ftmem__low_parameter(ftmem__low *low, int32_t role, int64_t n, int64_t cols, bool trained);     /* a norm's vector, an embedding */
 ftmem__var ftmem__low_parameter_of(ftmem__low *low, int32_t role, int64_t n, int64_t cols, int32_t dtype); /* one that keeps a dtype of its own */
+ftmem__var ftmem__low_convolution(ftmem__low *low, ftmem__var x, int64_t channels, int64_t out, int64_t length, int64_t kernel); /* F.conv1d; takes over x */
 ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t cols);                        /* PEFT's modules_to_save: a trained copy */
 ftmem__var ftmem__low_adapter(ftmem__low *low, int32_t role, int64_t n, int64_t rows);                     /* a matrix of an adapter */
+ftmem__var ftmem__low_parameter_of(ftmem__low *low, int32_t role, int64_t n, int64_t cols, int32_t dtype); /* one that keeps a dtype of its own */
 ftmem__var ftmem__low_plain_linear(ftmem__low *low, ftmem__var x, ftmem__var w, const ftmem__var *bias, int64_t out); /* F.linear, autocast honoured */
 int64_t ftmem__low_lora_parameters(ftmem__low *low, int32_t role, int64_t in, int64_t out); /* declares a frozen weight with A and B; elements of those */
 /* fused.c: false where the kernel does not apply */
@@ -142,7 +169,7 @@ ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x);
 /* program.c: the three kinds of segment */
 ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *prologue); /* returns the stream */
 ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x);              /* x stays the caller's */
-ftmem__var ftmem__low_final_norm(ftmem__low *low, ftmem__var x);
+ftmem__var ftmem__low_final_norm(ftmem__low *low, ftmem__var x);         /* what the stack returns; x stays the caller's */
 /* loss.c */
 ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x);
 ftmem__var ftmem__low_loss(ftmem__low *low, ftmem__var logits);

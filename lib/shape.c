@@ -78,13 +78,15 @@ static void shape_masks(ftmem__shape *shape)
 {
     const ftmem_job *job = shape->job;
     int64_t i, window = shape->model->sliding_window;
-    bool always = job->attention == FTMEM_EAGER || job->mask == FTMEM_MASK_PADDED || shape->model->alibi == FTMEM_ON || shape->family->always_mask;
+    bool padded = job->mask == FTMEM_MASK_PADDED && !shape->crossed && !shape->fed_features; /* a decoder after an encoder gets no mask of its own rows */
+    bool always = (job->attention == FTMEM_EAGER && shape->causal) || padded || shape->model->alibi == FTMEM_ON || shape->family->always_mask;
     for (i = 0; i < shape->model->layers; i++) {
         if (ftmem__layer_attention(shape->model->layer_kind[i]) == FTMEM__LAYER_SLIDING) shape->has_sliding = true;
         else shape->has_full = true;
     }
     if (job->attention == FTMEM_FLASH2) always = false;
     shape->mask_full = always;
+    shape->mask_cross = shape->crossed && !shape->fed_features && job->mask == FTMEM_MASK_PADDED && job->attention != FTMEM_FLASH2;
     /* masking_utils._ignore_causal_mask_sdpa: a window that the sequence reaches needs a mask */
     shape->mask_sliding = always || (job->attention != FTMEM_FLASH2 && window > 0 && shape->s >= window);
 }
@@ -129,17 +131,22 @@ static void shape_litgpt(ftmem__shape *shape)
     shape->head_quantized = shape->half_state = shape->adapter->kind == FTMEM_ADAPTER_QLORA;
 }
 
-ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error)
+static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ftmem_model *m, const ftmem__family *family, int64_t s, ftmem_error *error)
 {
-    const ftmem_model *m = &c->model;
+    bool encoder = m != &c->model;
     memset(shape, 0, sizeof *shape);
     if (shape_too_wide(m)) return ftmem__fail(error, FTMEM_E_RANGE, "model", m->name, "A dimension of the model is larger than 2^31.");
     shape->model = m;
     shape->adapter = &c->adapter;
     shape->job = &c->job;
-    shape->family = ftmem__family_of(m);
+    shape->family = family;
+    shape->causal = !encoder;
+    shape->crossed = !encoder && family->encoder;
+    shape->fed_features = encoder ? family->fed_features : shape->crossed && family->encoder->fed_features;
+    shape->sided = family->positions == FTMEM__RELATIVE || shape->crossed;
     shape->b = c->job.micro_batch;
-    shape->s = c->job.sequence;
+    shape->s = s;
+    shape->eval_b = c->job.eval_batch;
     shape->tokens = shape->b * shape->s;
     shape->h = m->hidden;
     shape->f = m->ffn;
@@ -156,4 +163,14 @@ ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_
     if (c->job.stack == FTMEM_STACK_LITGPT) shape_litgpt(shape);
     shape_masks(shape);
     return shape_check(shape, error);
+}
+
+ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error)
+{
+    return shape_of(shape, c, &c->model, ftmem__family_of(&c->model), c->job.sequence, error);
+}
+
+ftmem_status ftmem__shape_encoder(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error)
+{
+    return shape_of(shape, c, &c->encoder, ftmem__family_of(&c->model)->encoder, c->job.encoder_sequence, error);
 }

@@ -4,7 +4,7 @@
 
 enum { TAPE_ALLOC, TAPE_VIEW };
 enum { TAPE_NOTHING, TAPE_INPUT, TAPE_INPUTS, TAPE_OUTPUT, TAPE_CROSS, TAPE_ATTRIBUTE };
-enum { TAPE_PASS, TAPE_MAP, TAPE_SPREAD, TAPE_MATMUL, TAPE_SPLIT, TAPE_SOFTMAX, TAPE_MINUS, TAPE_SAVED, TAPE_COPY, TAPE_OVER };
+enum { TAPE_PASS, TAPE_MAP, TAPE_SPREAD, TAPE_MATMUL, TAPE_CONV, TAPE_SPLIT, TAPE_SOFTMAX, TAPE_MINUS, TAPE_SAVED, TAPE_COPY, TAPE_OVER };
 
 typedef struct tape_row {
     uint8_t forward, saves, backward, temporaries;
@@ -38,7 +38,9 @@ const char *ftmem__op_name(int32_t op, bool backward)
 
 void ftmem__tape_start(ftmem__tape *tape, int64_t big_cols)
 {
+    int32_t k;
     memset(tape, 0, offsetof(ftmem__tape, stores));
+    for (k = 0; k < FTMEM__MAX_SIDES; k++) tape->grad_side[k] = -1;
     tape->big_cols = big_cols;
     tape->free_head = tape->grad_in = tape->result = tape->also_gradient = tape->input = -1;
     tape->birth = FTMEM_CLASS_KEPT;
@@ -126,7 +128,7 @@ int16_t ftmem__alloc(ftmem__tape *tape, ftmem__op op, int64_t n, int64_t cols, i
     store->dtype = (uint8_t)dtype;
     store->op = (uint8_t)op;
     store->part = tape->part;
-    store->cached = false;
+    store->cached = store->side = false;
     store->backward = tape->backward;
     tape_event(tape, store);
     return slot;
@@ -157,6 +159,13 @@ ftmem__var ftmem__input(ftmem__tape *tape, int64_t n, int64_t cols, int32_t dtyp
     return ftmem__value(n, cols, dtype, store, grad ? FTMEM__INPUT : FTMEM__NO_NODE, grad);
 }
 
+ftmem__var ftmem__side_input(ftmem__tape *tape, int32_t side, int64_t n, int64_t cols, int32_t dtype, bool grad)
+{
+    int16_t store = ftmem__alloc(tape, FTMEM__OP_INPUT, n, cols, dtype, tape->birth);
+    if (store >= 0) tape->stores[store].side = true;
+    return ftmem__value(n, cols, dtype, store, (int16_t)(grad ? FTMEM__SIDE - side : FTMEM__NO_NODE), grad);
+}
+
 /* ------------------------------------------------------------------------------------------------------ nodes */
 
 /* Weights are saved too: they cost nothing, but unpacking one starts a recomputation all the same. */
@@ -183,7 +192,7 @@ static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var 
     node = &tape->node[tape->nodes++];
     node->work = 0;
     node->flops = 0;
-    node->held = 0;
+    node->held = node->fourth = 0;
     node->saves = false;
     if (!tape->replay) node->grad[0] = node->grad[1] = node->grad[2] = -1;
     node->op = (uint8_t)op;
@@ -241,7 +250,7 @@ static bool tape_saves_after(ftmem__op op)
 static bool tape_ends_before(const ftmem__tape *tape, ftmem__op op)
 {
     uint8_t saves = tape_rows[op].saves;
-    return tape->nodes == tape->stop_after && (saves == TAPE_INPUT || saves == TAPE_CROSS) && !tape_saves_after(op);
+    return tape->nodes == tape->stop_after && (saves == TAPE_INPUT || saves == TAPE_CROSS || op == FTMEM__OP_INDEX) && !tape_saves_after(op);
 }
 
 /* Records an operation whose result is `store`; returns its node. */
@@ -297,6 +306,19 @@ void ftmem__save_var(ftmem__tape *tape, ftmem__var result, ftmem__var kept)
 {
     ftmem__node *node = ftmem__recorded(tape, result);
     if (node) tape_save(tape, node, kept.store);
+}
+
+void ftmem__fourth(ftmem__tape *tape, ftmem__var result, ftmem__var operand)
+{
+    ftmem__node *node = ftmem__recorded(tape, result);
+    if (!node) return;
+    tape_save(tape, node, operand.store);
+    if (tape->fourths == FTMEM__COUNT(tape->fourth)) {
+        tape->exhausted = true;
+        return;
+    }
+    tape->fourth[tape->fourths++] = operand;
+    node->fourth = (uint8_t)tape->fourths;
 }
 
 /* ------------------------------------------------------------------------------------------------- primitives */
@@ -409,7 +431,8 @@ static void tape_deliver(ftmem__tape *tape, const ftmem__var *to, int16_t gradie
 {
     if (to->node >= 0) tape_accumulate(tape, &tape->node[to->node].grad[to->slot], to, gradient);
     else if (to->node == FTMEM__INPUT) tape_accumulate(tape, &tape->grad_in, to, gradient);
-    else if (to->node == FTMEM__NO_NODE) ftmem__release(tape, gradient);
+    else if (to->node == FTMEM__NO_NODE || to->node == FTMEM__JOINED_LEAF) ftmem__release(tape, gradient);
+    else if (to->node <= FTMEM__SIDE) tape_accumulate(tape, &tape->grad_side[FTMEM__SIDE - to->node], to, gradient);
     else tape_leaf(tape, gradient, to->node == FTMEM__SHARED_LEAF);
 }
 
@@ -470,6 +493,12 @@ static void tape_map(ftmem__tape *tape, const ftmem__node *node, int16_t result[
     for (t = 0; t < temporaries; t++) ftmem__release(tape, temporary[t]);
 }
 
+static void tape_spread_fourth(ftmem__tape *tape, const ftmem__node *node)
+{
+    const ftmem__var *to = &tape->fourth[node->fourth - 1];
+    tape->fourth_gradient = to->grad ? ftmem__alloc(tape, (ftmem__op)node->op, to->n, to->cols, to->dtype, tape->birth) : -1;
+}
+
 static void tape_spread(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     bool before = node->op == FTMEM__OP_LINEAR4 || node->op == FTMEM__OP_LINEAR4_KEEPING || node->op == FTMEM__OP_LINEAR8; /* the dequantised weight comes first */
@@ -477,6 +506,7 @@ static void tape_spread(ftmem__tape *tape, const ftmem__node *node, int16_t resu
     int32_t k;
     for (k = 0; k < node->inputs; k++)
         if (tape_needs(node, k)) result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in[k].n, node->in[k].cols, node->in[k].dtype, tape->birth);
+    if (node->fourth) tape_spread_fourth(tape, node);
     if (!before && node->work) work = ftmem__alloc_bytes(tape, (ftmem__op)node->op, node->work, FTMEM_CLASS_WORKSPACE);
     ftmem__release(tape, work);
     tape->flops += node->flops;
@@ -505,6 +535,17 @@ static void tape_matmul(ftmem__tape *tape, const ftmem__node *node, int16_t resu
     for (i = 0; i < 3; i++) {
         int32_t k = order[i];
         if (k >= node->inputs || !tape_needs(node, k)) continue;
+        result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in[k].n, node->in[k].cols, node->out_dtype, tape->birth);
+        if (k < 2) tape->flops += node->flops;
+    }
+}
+
+/* convolution_backward: the input's gradient, the weight's, the bias's; no cuBLAS. */
+static void tape_convolution(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+{
+    int32_t k;
+    for (k = 0; k < node->inputs; k++) {
+        if (!tape_needs(node, k)) continue;
         result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in[k].n, node->in[k].cols, node->out_dtype, tape->birth);
         if (k < 2) tape->flops += node->flops;
     }
@@ -573,6 +614,7 @@ static void tape_gradients(ftmem__tape *tape, const ftmem__node *node, int16_t r
     switch (tape_rows[node->op].backward) {
     case TAPE_PASS: tape_pass(tape, node, node->grad[0], result); break;
     case TAPE_MAP: tape_map(tape, node, result); break;
+    case TAPE_CONV: tape_convolution(tape, node, result); break;
     case TAPE_MATMUL: tape_matmul(tape, node, result); break;
     case TAPE_SAVED: tape_saved(tape, node, result); break;
     case TAPE_OVER: tape_over(tape, node, result); break;
@@ -589,9 +631,12 @@ static void tape_fit_all(ftmem__tape *tape, const ftmem__node *node, int16_t res
 {
     uint8_t kind = tape_rows[node->op].backward;
     int32_t k;
-    if ((kind != TAPE_PASS && kind != TAPE_MAP && kind != TAPE_MINUS && kind != TAPE_MATMUL) || node->op == FTMEM__OP_CAT || node->op == FTMEM__OP_CLONE) return;
+    if ((kind != TAPE_PASS && kind != TAPE_MAP && kind != TAPE_MINUS && kind != TAPE_MATMUL && kind != TAPE_CONV) || node->op == FTMEM__OP_CAT ||
+        node->op == FTMEM__OP_CLONE)
+        return;
     for (k = 0; k < node->inputs; k++)
-        if (result[k] >= 0) result[k] = tape_fit(tape, node, k, result[k], kind == TAPE_MATMUL ? node->in[k].n : node->out_n, node->out_dtype);
+        if (result[k] >= 0)
+            result[k] = tape_fit(tape, node, k, result[k], kind == TAPE_MATMUL || kind == TAPE_CONV ? node->in[k].n : node->out_n, node->out_dtype);
 }
 
 static void tape_forget(ftmem__tape *tape, ftmem__node *node)
@@ -623,6 +668,7 @@ static void tape_step(ftmem__tape *tape, ftmem__node *node)
     tape_forget(tape, node);
     for (k = 0; k < node->inputs; k++)
         if (result[k] >= 0) tape_deliver(tape, &node->in[k], result[k]);
+    if (node->fourth && reached && tape->fourth_gradient >= 0) tape_deliver(tape, &tape->fourth[node->fourth - 1], tape->fourth_gradient);
 }
 
 void ftmem__backward_rest(ftmem__tape *tape)
@@ -672,15 +718,20 @@ void ftmem__replay(ftmem__tape *tape, int32_t last)
     tape->backward = false;
     tape->replay = true;
     tape->mode = FTMEM__RECORD;
-    tape->nodes = 0;
+    tape->nodes = tape->fourths = 0;
     tape->stop_after = last;
 }
 
-void ftmem__until_returned(ftmem__tape *tape, ftmem__var value)
+void ftmem__cache_hold(ftmem__tape *tape, ftmem__var value, bool outputs)
 {
-    if (value.store < 0 || tape->stores[value.store].cached) return;
-    tape->stores[value.store].cached = true;
-    ftmem__hold(tape, value.store);
+    if (value.store < 0) return;
+    if (outputs && tape->mode == FTMEM__RECORD) {
+        tape->outputs_bytes += tape->stores[value.store].bytes;
+        tape_attribute(tape, value.store);
+    } else if (!tape->stores[value.store].cached) {
+        tape->stores[value.store].cached = true;
+        ftmem__hold(tape, value.store);
+    }
 }
 
 void ftmem__cache_clear(ftmem__tape *tape)
