@@ -127,7 +127,8 @@ static ftmem__var linear_4bit(ftmem__low *low, ftmem__var x, int64_t out)
     ftmem__var in = ftmem__cast(tape, x, compute), y, result;
     ftmem__node *node;
     int16_t dequantized = ftmem__alloc_bytes(tape, FTMEM__OP_DEQUANTIZE, work, FTMEM_CLASS_WORKSPACE);
-    y = ftmem__matmul(tape, low->shape->input_kept ? FTMEM__OP_LINEAR4_KEEPING : FTMEM__OP_LINEAR4, in, ftmem__constant(n, x.cols, compute), NULL, rows * out, out, 2.0 * (double)rows * (double)n);
+    y = ftmem__matmul(tape, low->shape->input_kept ? FTMEM__OP_LINEAR4_KEEPING : FTMEM__OP_LINEAR4, in, ftmem__constant(n, x.cols, compute), NULL, rows * out,
+                      out, 2.0 * (double)rows * (double)n);
     node = ftmem__recorded(tape, y);
     if (node) node->work = work;
     ftmem__release(tape, dequantized);

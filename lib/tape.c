@@ -501,7 +501,8 @@ static void tape_spread_fourth(ftmem__tape *tape, const ftmem__node *node)
 
 static void tape_spread(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
-    bool before = node->op == FTMEM__OP_LINEAR4 || node->op == FTMEM__OP_LINEAR4_KEEPING || node->op == FTMEM__OP_LINEAR8; /* the dequantised weight comes first */
+    bool before =
+        node->op == FTMEM__OP_LINEAR4 || node->op == FTMEM__OP_LINEAR4_KEEPING || node->op == FTMEM__OP_LINEAR8; /* the dequantised weight comes first */
     int16_t work = before && node->work ? ftmem__alloc_bytes(tape, FTMEM__OP_DEQUANTIZE, node->work, FTMEM_CLASS_WORKSPACE) : -1;
     int32_t k;
     for (k = 0; k < node->inputs; k++)

@@ -25,7 +25,7 @@ typedef struct tiers_parts {
     int64_t stranded; /* blocks of gradients and step temporaries that no activation fits */
     int64_t excess;   /* blocks that one hump cannot reuse of the other, and leftovers of loading */
     int64_t more;     /* of both: what is stranded serves the smaller requests */
-    bool varied; /* rows differ in length */
+    bool varied;      /* rows differ in length */
 } tiers_parts;
 
 static int64_t tiers_least(int64_t a, int64_t b)
