@@ -145,7 +145,8 @@ enum {
     FTMEM_RECOMPUTE_NONE = 0,
     FTMEM_RECOMPUTE_FULL = 1,      /* every block, torch.utils.checkpoint(use_reentrant=False): the default of transformers 5 */
     FTMEM_RECOMPUTE_REENTRANT = 2, /* every block, use_reentrant=True */
-    FTMEM_RECOMPUTE_END = 3
+    FTMEM_RECOMPUTE_OFF = 3,       /* none, said aloud: a stack's default does not apply */
+    FTMEM_RECOMPUTE_END = 4
 };
 
 enum {
@@ -155,7 +156,8 @@ enum {
     FTMEM_LOSS_LOOP = 3,    /* `outputs` alive until the next forward has returned (script-level variable) */
     FTMEM_LOSS_CHUNKED = 4, /* head and loss on loss_chunk_tokens at a time, recomputed in backward */
     FTMEM_LOSS_FUSED = 5,   /* Liger-like fused linear cross-entropy: logits never exist as a whole */
-    FTMEM_LOSS_END = 6
+    FTMEM_LOSS_SPLIT = 6,   /* head, then loss, on loss_chunk_tokens at a time without recomputation: every chunk's log-softmax is kept (torchtune, litgpt) */
+    FTMEM_LOSS_END = 7
 };
 
 enum { FTMEM_MASK_AUTO = 0, FTMEM_MASK_NONE = 1, FTMEM_MASK_PADDED = 2, FTMEM_MASK_END = 3 }; /* AUTO: NONE */
@@ -163,8 +165,30 @@ enum { FTMEM_MASK_AUTO = 0, FTMEM_MASK_NONE = 1, FTMEM_MASK_PADDED = 2, FTMEM_MA
 /* Head of the model: causal language modelling or sequence classification. */
 enum { FTMEM_TASK_AUTO = 0, FTMEM_TASK_CAUSAL_LM = 1, FTMEM_TASK_CLASSIFY = 2, FTMEM_TASK_END = 3 };
 
+/* Kernels that replace what transformers writes out, for ftmem_job.kernels; a set is an OR. Each is a rule row (lib/ops.inc). */
+enum {
+    FTMEM_FUSED_NORM = 1,  /* RMSNorm in one kernel: Liger-Kernel, Unsloth, fms-acceleration */
+    FTMEM_FUSED_ROPE = 2,  /* rotation in place of queries and keys */
+    FTMEM_FUSED_MLP = 4,   /* act(gate) x up in one kernel (Liger's SwiGLU and GeGLU) */
+    FTMEM_FUSED_CE = 8,    /* cross-entropy over logits that exist, whose gradient is written over them */
+    FTMEM_FUSED_LORA = 16  /* a linear and its LoRA in one autograd function (Unsloth's LoRA_QKV, LoRA_W and LoRA_MLP) */
+};
+
 /* The software whose rules apply. */
-enum { FTMEM_STACK_AUTO = 0, FTMEM_STACK_TRANSFORMERS = 1, FTMEM_STACK_END = 2 };
+enum {
+    FTMEM_STACK_AUTO = 0,         /* TRANSFORMERS */
+    FTMEM_STACK_TRANSFORMERS = 1, /* transformers' models and Trainer, and PEFT */
+    FTMEM_STACK_TRL = 2,
+    FTMEM_STACK_PEFT = 3,          /* PEFT in a loop of one's own */
+    FTMEM_STACK_UNSLOTH = 4,
+    FTMEM_STACK_TORCHTUNE = 5,
+    FTMEM_STACK_LITGPT = 6,
+    FTMEM_STACK_AXOLOTL = 7,
+    FTMEM_STACK_LLAMA_FACTORY = 8,
+    FTMEM_STACK_SWIFT = 9,
+    FTMEM_STACK_FMS = 10,          /* fms-hf-tuning */
+    FTMEM_STACK_END = 11
+};
 
 /* Weight-bearing parts of a block, the unit in which LoRA targets are chosen. A set is a bit mask of (1 << role). */
 enum {
@@ -220,8 +244,8 @@ enum { FTMEM_VERDICT_UNKNOWN = 0, FTMEM_FITS = 1, FTMEM_MAY_FIT = 2, FTMEM_DOES_
 enum { FTMEM_FROM_EXACT = 1, FTMEM_FROM_RULE = 2, FTMEM_FROM_CALIBRATION = 3, FTMEM_FROM_ASSUMPTION = 4 };
 
 /* Each enum above has a name table: "dtype", "family", "activation", "adapter", "optimizer", "attention", "kernel",
-   "recompute", "loss", "mask", "task", "stack", "role", "class", "phase", "verdict", "switch"; "part" and "vendor" name
-   the bits of ftmem_job.freeze and the values of ftmem_gpu.vendor. */
+   "recompute", "loss", "mask", "task", "stack", "role", "class", "phase", "verdict", "switch"; "part", "fused" and "vendor" name
+   the bits of ftmem_job.freeze and ftmem_job.kernels and the values of ftmem_gpu.vendor. */
 FTMEM_API const char *ftmem_enum_name(const char *enum_name, int32_t value); /* NULL if there is none */
 FTMEM_API ftmem_status ftmem_enum_parse(const char *enum_name, const char *text, int32_t *value, ftmem_error *error);
 
@@ -333,7 +357,8 @@ typedef struct ftmem_adapter {
     int32_t use_dora;        /* switch; AUTO: off. ON is refused as UNSUPPORTED in this version */
     int32_t layers_first;    /* adapt only the first n blocks; 0: all */
     int32_t layers_last;     /* adapt only the last n blocks; 0: all */
-    int32_t reserved;
+    int32_t ends_bf16;       /* switch: after kbit_fp32 embedding and head go back to bf16 (TRL's peft_module_casting_to_bf16); AUTO: off */
+    int32_t reserved[2];
 } ftmem_adapter;
 
 /* Adds the role(s) that `name` means in this model ("q_proj", "c_attn", "all-linear") to adapter->targets.
@@ -366,7 +391,7 @@ FTMEM_API ftmem_status ftmem_gpu_at(int32_t index, ftmem_gpu *gpu);
 
 typedef struct ftmem_job {
     uint32_t struct_size;
-    int32_t stack;                /* 0: transformers + PEFT */
+    int32_t stack;                /* 0: transformers + PEFT; its defaults are rows of data/stacks.csv */
     const ftmem_model *model;     /* required */
     const ftmem_adapter *adapter; /* NULL: full fine-tuning */
     ftmem_gpu gpu;                /* memory_bytes 0: no verdict */
@@ -399,6 +424,14 @@ typedef struct ftmem_job {
     int32_t cublas_workspace;     /* switch: count cuBLAS workspaces as torch does; AUTO: on */
     int32_t transformers_version; /* major x 100 + minor, 524 = 5.24; 0: 524, and listed as assumed */
     int32_t torch_version;        /* major x 100 + minor, 213 = 2.13; 0: 213, and listed as assumed */
+    int32_t kernels;              /* OR of FTMEM_FUSED_...: kernels of Liger-Kernel, Unsloth and the like; 0: none */
+    int32_t outputs_fp32;         /* switch: accelerate converts the outputs of an autocast forward to fp32; AUTO: off */
+    int32_t use_cache;            /* switch: the model returns keys and values, and its outputs hold them (transformers 4, use_cache left on); AUTO: off */
+    int32_t varied_lengths;       /* switch: rows of a run differ in length, so that cached blocks fit badly (reserved and process); AUTO: off */
+    int32_t reserved2;
+    int32_t stack_version;        /* of the stack, major x 100 + minor; 0: the newest that the table knows */
+    int32_t bitsandbytes_version; /* major x 100 + minor, 43 = 0.43; 0: 50. Before 0.43 a 4-bit linear keeps its input */
+    int32_t offload_checkpoints;  /* switch: what checkpoints keep goes to CPU memory (Unsloth, torchtune); AUTO: off */
     int32_t reserved[2];
     int64_t encoder_sequence;     /* tokens of the encoder's longest row; 0: what the model fixes, else sequence */
 } ftmem_job;
