@@ -1,11 +1,6 @@
 /* Adapters: what PEFT's layers do over a linear. */
 #include "lower.h"
 
-static bool adapter_quantized(const ftmem__shape *shape)
-{
-    return (shape->qlora || shape->lora8) && !shape->family->never_quantized;
-}
-
 /* lora_B(lora_A(x)); x stays the caller's. */
 static ftmem__var adapter_low_rank(ftmem__low *low, ftmem__var x, ftmem__var a, ftmem__var b, int64_t out)
 {
@@ -99,7 +94,7 @@ static ftmem__var adapter_dora_forward(ftmem__low *low, int32_t role, ftmem__var
     ftmem__tape *tape = low->tape;
     int64_t out = base.cols;
     int32_t dtype = x.dtype, stored;
-    ftmem__var a = ab[0], b = ab[1], magnitude = ftmem__low_vector(low, role, out), norm, scale, lora, y;
+    ftmem__var a = ab[0], b = ab[1], magnitude = ftmem__low_adapter(low, role, out, 0), norm, scale, lora, y;
     ftmem__var a16 = ftmem__cast_weight(tape, a, low->shape->autocast ? low->shape->autocast : a.dtype);
     ftmem__var b16 = ftmem__cast_weight(tape, b, low->shape->autocast ? low->shape->autocast : b.dtype);
     adapter_weight w = adapter_dora_lora(low, x.cols, a.n / a.cols, out, dtype);
@@ -172,12 +167,12 @@ static ftmem__var adapter_lora(ftmem__low *low, int32_t role, ftmem__var x, ftme
 {
     const ftmem__shape *shape = low->shape;
     ftmem__tape *tape = low->tape;
-    bool quantized = adapter_quantized(shape), converted = !(quantized && shape->autocast), dora = shape->adapter->use_dora == FTMEM_ON;
+    bool quantized = ftmem__low_is_quantized(low, role), converted = !(quantized && shape->autocast), dora = shape->adapter->use_dora == FTMEM_ON;
     int64_t r = shape->adapter->rank;
     int32_t dtype = base.dtype;
     ftmem__var ab[2], in = converted ? ftmem__cast(tape, x, shape->lora_dtype) : ftmem__keep(tape, x), delta, sum;
-    ab[0] = ftmem__low_matrix(low, role, r, x.cols);
-    ab[1] = ftmem__low_matrix(low, role, out, r);
+    ab[0] = ftmem__low_adapter(low, role, r * x.cols, r);
+    ab[1] = ftmem__low_adapter(low, role, out * r, out);
     if (dora) {
         sum = adapter_dora(low, role, in, base, ab, bias);
     } else {
@@ -195,7 +190,7 @@ static ftmem__var adapter_lora(ftmem__low *low, int32_t role, ftmem__var x, ftme
 ftmem__var ftmem__low_adapt(ftmem__low *low, int32_t role, ftmem__var x, ftmem__var base, int64_t out, bool bias)
 {
     const ftmem__shape *shape = low->shape;
-    if (shape->qlora && adapter_quantized(shape)) { /* bnb.py clones the 4-bit result defensively */
+    if (shape->qlora && ftmem__low_is_quantized(low, role)) { /* bnb.py clones the 4-bit result defensively */
         ftmem__var copy = ftmem__unary(low->tape, FTMEM__OP_CLONE, base);
         ftmem__drop(low->tape, base);
         base = copy;

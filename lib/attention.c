@@ -45,6 +45,14 @@ static ftmem__var attention_turn(ftmem__low *low, ftmem__var x)
     return y;
 }
 
+/* In place over queries and keys; cos and sin alone are kept, and gradients are turned back in place (unsloth
+   kernels/rope_embedding.py Fast_RoPE_Embedding, liger_kernel/ops/rope.py LigerRopeFunction). */
+static void attention_rotate_fused(ftmem__tape *tape, ftmem__var qk[2])
+{
+    int32_t i;
+    for (i = 0; i < 2; i++) attention_swap(tape, &qk[i], ftmem__unary(tape, FTMEM__OP_FUSED_ROPE, qk[i]));
+}
+
 /* apply_rotary_pos_emb over whole heads; modeling_cohere.py widens q and k first, modeling_olmo.py has fp32 tables:
    both cast the two results at the end. */
 static void attention_rotate_whole(ftmem__low *low, ftmem__var qk[2])
@@ -149,7 +157,8 @@ void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, in
         if (fused && !whole && !pairs && !qk[i].joined && !qk[i].parted)
             attention_swap(low->tape, &qk[i], ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, qk[i]));
     }
-    if (whole) attention_rotate_whole(low, qk);
+    if (whole && shape->job->kernels & FTMEM_FUSED_ROPE) attention_rotate_fused(low->tape, qk);
+    else if (whole) attention_rotate_whole(low, qk);
     else if (pairs) attention_rotate_pairs(low, qk, locals, count);
     else attention_rotate_slices(low, qk, shape->family->turn >= FTMEM__TURN_APART, shape->family->turn == FTMEM__TURN_APART, locals, count);
     for (i = 0; i < 2; i++) qk[i].cols = width[i];
@@ -164,6 +173,8 @@ typedef struct attention_call {
     int32_t query_dtype; /* before autocast */
     int32_t autocast;    /* eager attention: each matmul casts its operands itself; 0 elsewhere */
     int64_t groups;      /* query heads a key/value head */
+    int64_t keys;        /* tokens that are looked at */
+    ftmem__var named;    /* the additive mask of transformers' frame; store -1: none */
     ftmem__var *locals;  /* names of the attention's forward, alive until it returns */
     int32_t *count;
 } attention_call;
@@ -176,12 +187,34 @@ static bool attention_half(int32_t dtype)
 static int64_t attention_scores(const attention_call *call)
 {
     const ftmem__shape *shape = call->low->shape;
-    return call->low->b * shape->heads * shape->s * shape->s;
+    return call->low->b * shape->heads * shape->s * call->keys;
 }
 
-static double attention_flops(const attention_call *call)
+/* Of scores x keys, or of weights x values. */
+static double attention_flops(const attention_call *call, int64_t width)
 {
-    return 2.0 * (double)attention_scores(call) * (double)call->low->shape->d;
+    return 2.0 * (double)attention_scores(call) * (double)width;
+}
+
+/* Of the whole call, forward and (with scores made again) backward. */
+static double attention_flops_forward(const attention_call *call)
+{
+    return attention_flops(call, call->low->shape->d) + attention_flops(call, call->low->shape->dv);
+}
+
+static double attention_flops_backward(const attention_call *call)
+{
+    return 3 * attention_flops(call, call->low->shape->d) + 2 * attention_flops(call, call->low->shape->dv);
+}
+
+static int64_t attention_out_cols(const attention_call *call)
+{
+    return call->low->shape->heads * call->low->shape->dv;
+}
+
+static int64_t attention_out_n(const attention_call *call)
+{
+    return call->low->tokens * attention_out_cols(call);
 }
 
 /* repeat_kv: K and V copied to all query heads. */
@@ -202,7 +235,7 @@ static ftmem__var attention_additive(attention_call *call, bool aligned)
     ftmem__tape *tape = call->low->tape;
     const ftmem__shape *shape = call->low->shape;
     bool ready = shape->model->alibi == FTMEM_ON;
-    int64_t s = shape->s, rows = call->low->b * s * (ready ? shape->heads : 1);
+    int64_t s = call->keys, rows = call->low->b * shape->s * (ready ? shape->heads : 1);
     int16_t first = ready && shape->stream == call->q.dtype ? -1 : ftmem__alloc(tape, FTMEM__OP_MASK, rows * s, s, call->q.dtype, tape->birth);
     ftmem__var mask = ftmem__constant(rows * s, s, call->q.dtype);
     mask.store = first;
@@ -223,7 +256,7 @@ static ftmem__var attention_transpose(attention_call *call, ftmem__var out)
 {
     ftmem__var y = ftmem__unary(call->low->tape, FTMEM__OP_CLONE, out);
     ftmem__drop(call->low->tape, out);
-    y.cols = call->low->shape->q;
+    y.cols = attention_out_cols(call);
     return y;
 }
 
@@ -243,14 +276,39 @@ static ftmem__var attention_flash(attention_call *call)
     ftmem__save_var(tape, out, out);
     ftmem__save_new(tape, out, call->low->b * shape->heads * shape->s, shape->s, FTMEM_FP32);
     ftmem__save_new(tape, out, 128, 0, FTMEM_INT64);
-    tape->flops += 2 * attention_flops(call);
+    tape->flops += attention_flops_forward(call);
     node = ftmem__recorded(tape, out);
     if (node) {
         node->work = rows * attention_up(shape->d, shape->d <= 128 ? 32 : 64) * 4 + rows * 4;
         if (call->groups > 1) node->work += 2 * ftmem__bytes(call->q.dtype, call->q.n);
-        node->flops = 5 * attention_flops(call);
+        node->flops = attention_flops_backward(call);
     }
     return call->q.joined ? attention_transpose(call, out) : out; /* flash's output has the queries' layout */
+}
+
+/* integrations/sdpa_attention.py create_position_bias_mask: masked where a mask says so, or where the future is; then dense
+   rows of 16, seen by every row of the batch. Its name there lives on while the kernel runs. */
+static ftmem__var attention_bias_mask(attention_call *call)
+{
+    ftmem__tape *tape = call->low->tape;
+    const ftmem__shape *shape = call->low->shape;
+    bool causal = !call->mask && shape->causal && !call->low->cross;
+    int64_t s = call->keys, n = shape->heads * shape->s * s * (call->mask ? call->low->b : 1);
+    ftmem__var bias = ftmem__keep(tape, *call->low->bias), future = ftmem__constant(0, 0, FTMEM_BOOL);
+    if (causal) {
+        future.store = ftmem__alloc(tape, FTMEM__OP_MASK, shape->s * s, s, FTMEM_BOOL, tape->birth);
+        future.n = shape->s * s;
+    }
+    if (causal || call->mask) attention_swap(tape, &bias, ftmem__apply(tape, FTMEM__OP_WHERE, &bias, 1, n, s, bias.dtype));
+    if (causal) ftmem__save_var(tape, bias, future);
+    if (!call->low->cross) attention_swap(tape, &bias, ftmem__unary(tape, FTMEM__OP_CLONE, bias)); /* a permuted table becomes dense */
+    ftmem__drop(tape, future);
+    call->named = ftmem__keep(tape, bias);
+    attention_swap(tape, &bias, ftmem__cast(tape, bias, call->q.dtype));
+    if (s % 16) attention_swap(tape, &bias, ftmem__apply(tape, FTMEM__OP_PAD, &bias, 1, n / s * attention_up(s, 16), s, bias.dtype));
+    n = attention_scores(call);
+    if (bias.n < n) attention_swap(tape, &bias, ftmem__apply(tape, FTMEM__OP_EXPAND_VIEW, &bias, 1, n, s, bias.dtype));
+    return bias;
 }
 
 /* Memory-efficient attention: logsumexp over rows padded to 32; backward holds row sums, and for 16-bit inputs an fp32
@@ -263,26 +321,28 @@ static ftmem__var attention_efficient(attention_call *call)
     ftmem__var in[3], out, mask = { 0 };
     ftmem__node *node;
     mask.store = -1;
-    if (call->mask) mask = attention_additive(call, true);
+    if (call->low->bias) mask = attention_bias_mask(call);
+    else if (call->mask) mask = attention_additive(call, true);
     in[0] = call->q;
     in[1] = call->k;
     in[2] = call->v;
-    out = ftmem__apply(tape, FTMEM__OP_EFFICIENT, in, 3, call->q.n, call->q.cols, call->q.dtype);
+    out = ftmem__apply(tape, FTMEM__OP_EFFICIENT, in, 3, attention_out_n(call), attention_out_cols(call), call->q.dtype);
     ftmem__save_var(tape, out, out);
-    ftmem__save_var(tape, out, mask);
+    if (call->low->bias) ftmem__fourth(tape, out, mask);
+    else ftmem__save_var(tape, out, mask);
     ftmem__save_new(tape, out, out.grad || tape->mode == FTMEM__FORGET ? heads * attention_up(shape->s, 32) + 256 : 256, 0, FTMEM_FP32);
     ftmem__drop(tape, mask);
-    tape->flops += 2 * attention_flops(call);
+    tape->flops += attention_flops_forward(call);
     node = ftmem__recorded(tape, out);
     if (node) {
         node->work = heads * shape->s * 4 + (attention_half(call->q.dtype) ? call->q.n * 4 : 0);
-        node->flops = 5 * attention_flops(call);
+        node->flops = attention_flops_backward(call);
     }
     return out;
 }
 
-/* scores = q k^T, with q (and without grouping k and v) copied when rows are more than one: bmm wants them dense. */
-static ftmem__var attention_matmul(attention_call *call, ftmem__var a, ftmem__var b, bool copy_a, bool copy_b, int64_t n, int64_t cols)
+/* scores = q k^T (or weights x v; `width` is what is summed over or made), with q (and without grouping k and v) copied when rows are more than one: bmm wants them dense. */
+static ftmem__var attention_matmul(attention_call *call, ftmem__var a, ftmem__var b, bool copy_a, bool copy_b, int64_t n, int64_t cols, int64_t width)
 {
     ftmem__tape *tape = call->low->tape;
     ftmem__var out;
@@ -291,7 +351,7 @@ static ftmem__var attention_matmul(attention_call *call, ftmem__var a, ftmem__va
                cast_b = ftmem__cast(tape, b, call->autocast ? call->autocast : b.dtype);
     a = many && copy_a ? ftmem__unary(tape, FTMEM__OP_CLONE, cast_a) : ftmem__keep(tape, cast_a);
     b = many && copy_b ? ftmem__unary(tape, FTMEM__OP_CLONE, cast_b) : ftmem__keep(tape, cast_b);
-    out = ftmem__matmul(tape, FTMEM__OP_BMM, a, b, NULL, n, cols, attention_flops(call));
+    out = ftmem__matmul(tape, FTMEM__OP_BMM, a, b, NULL, n, cols, attention_flops(call, width));
     ftmem__drop(tape, b);
     ftmem__drop(tape, a);
     ftmem__drop(tape, cast_b);
@@ -338,14 +398,15 @@ static ftmem__var attention_softmax_own(ftmem__low *low, ftmem__var scores, int3
 static ftmem__var attention_scores_of(attention_call *call, bool single)
 {
     ftmem__tape *tape = call->low->tape;
-    int64_t n = attention_scores(call), s = call->low->shape->s;
+    int64_t n = attention_scores(call), s = call->keys;
     int32_t autocast = call->low->shape->autocast, i;
     ftmem__var wide[2], in[2], raw;
-    if (!call->low->shape->family->wide_scores) return attention_matmul(call, call->q, call->k, !call->q.joined, single && !call->k.joined, n, s);
+    if (!call->low->shape->family->wide_scores)
+        return attention_matmul(call, call->q, call->k, !call->q.joined, single && !call->k.joined, n, s, call->low->shape->d);
     wide[0] = ftmem__cast(tape, call->q, FTMEM_FP32);
     wide[1] = ftmem__cast(tape, call->k, FTMEM_FP32);
     for (i = 0; i < 2; i++) in[i] = ftmem__cast(tape, wide[i], autocast ? autocast : FTMEM_FP32);
-    raw = attention_matmul(call, in[0], in[1], true, true, n, s);
+    raw = attention_matmul(call, in[0], in[1], true, true, n, s, call->low->shape->d);
     for (i = 0; i < 2; i++) ftmem__drop(tape, in[i]), ftmem__drop(tape, wide[i]);
     return raw;
 }
@@ -355,19 +416,44 @@ static ftmem__var attention_eager(attention_call *call)
 {
     ftmem__low *low = call->low;
     ftmem__tape *tape = low->tape;
-    int64_t s = low->shape->s;
     bool single = call->groups == 1;
-    ftmem__var mask = ftmem__constant(low->b * s * s, s, low->shape->stream), raw, scaled, p, out;
+    ftmem__var mask = ftmem__constant(low->b * low->shape->s * call->keys, call->keys, low->shape->stream), raw, scaled, p, out;
     raw = attention_scores_of(call, single);
     scaled = ftmem__unary(tape, FTMEM__OP_SCALE, raw);
     ftmem__drop(tape, raw);
     if (low->shape->model->attention_softcap > 0) scaled = ftmem__low_softcap(low, scaled);
-    raw = ftmem__binary(tape, FTMEM__OP_ADD, scaled, mask);
+    raw = call->mask ? ftmem__binary(tape, FTMEM__OP_ADD, scaled, mask) : ftmem__keep(tape, scaled);
     ftmem__drop(tape, scaled);
     p = low->shape->family->softmax_own_dtype ? attention_softmax_own(low, raw, call->query_dtype) : attention_softmax32(tape, raw, call->query_dtype);
     p = ftmem__low_dropout(low, p, low->shape->model->attention_dropout);
-    out = attention_matmul(call, p, call->v, false, single, call->q.n, low->shape->d);
+    out = attention_matmul(call, p, call->v, false, single, attention_out_n(call), low->shape->dv, low->shape->dv);
     low->weights = p; /* returned: the block's forward names it `_` or attn_weights */
+    low->has_weights = true;
+    return attention_transpose(call, out);
+}
+
+static void attention_name(attention_call *call, ftmem__var value)
+{
+    call->locals[(*call->count)++] = value;
+}
+
+/* modeling_t5.py, modeling_bart.py eager_attention_forward: one name, attn_weights, for everything from the scores to the dropped weights. */
+static ftmem__var attention_eager_t5(attention_call *call)
+{
+    ftmem__low *low = call->low;
+    ftmem__tape *tape = low->tape;
+    bool single = call->groups == 1;
+    ftmem__var mask = ftmem__constant(low->b * low->shape->s * call->keys, call->keys, low->shape->stream), w = attention_scores_of(call, single), wide, out;
+    attention_swap(tape, &w, ftmem__unary(tape, FTMEM__OP_SCALE, w));
+    if (low->bias) attention_swap(tape, &w, ftmem__binary(tape, FTMEM__OP_ADD, w, *low->bias));
+    if (call->mask) attention_swap(tape, &w, ftmem__binary(tape, FTMEM__OP_ADD, w, mask));
+    wide = ftmem__cast(tape, w, low->shape->autocast ? FTMEM_FP32 : w.dtype);
+    attention_swap(tape, &wide, ftmem__unary(tape, FTMEM__OP_SOFTMAX, wide));
+    attention_swap(tape, &w, wide);
+    w = ftmem__low_dropout(low, w, low->shape->model->attention_dropout);
+    out = attention_matmul(call, w, call->v, false, single && !call->v.joined, attention_out_n(call), low->shape->dv, low->shape->dv);
+    if (low->has_weights) attention_name(call, low->weights); /* T5Block: `_` is bound anew when this returns */
+    low->weights = w;
     low->has_weights = true;
     return attention_transpose(call, out);
 }
@@ -381,16 +467,11 @@ static ftmem__var attention_softmax_to(ftmem__tape *tape, ftmem__var scores, int
     return p;
 }
 
-static void attention_name(attention_call *call, ftmem__var value)
-{
-    call->locals[(*call->count)++] = value;
-}
-
 /* weights x V, and the weights handed on; takes over them. */
 static ftmem__var attention_context(attention_call *call, ftmem__var p)
 {
     ftmem__low *low = call->low;
-    ftmem__var out = attention_matmul(call, p, call->v, false, call->groups == 1, call->q.n, low->shape->d);
+    ftmem__var out = attention_matmul(call, p, call->v, false, call->groups == 1, attention_out_n(call), low->shape->dv, low->shape->dv);
     low->weights = p;
     low->has_weights = true;
     return attention_transpose(call, out);
@@ -449,7 +530,7 @@ static ftmem__var attention_eager_bloom(attention_call *call)
     part[1] = &call->k;
     part[2] = &call->v;
     for (i = 0; i < 3 && low->b > 1; i++) attention_swap(tape, part[i], ftmem__unary(tape, FTMEM__OP_CLONE, *part[i]));
-    scores = attention_matmul(call, call->q, call->k, false, false, attention_scores(call), s);
+    scores = attention_matmul(call, call->q, call->k, false, false, attention_scores(call), s, low->shape->d);
     attention_name(call, scores);
     sum = ftmem__binary(tape, FTMEM__OP_ADD, scores, ftmem__constant(low->b * s * s, s, low->shape->stream));
     attention_name(call, sum);
@@ -466,6 +547,7 @@ static ftmem__var attention_eager_of(attention_call *call)
     case FTMEM__EAGER_FALCON: return attention_eager_falcon(call);
     case FTMEM__EAGER_MPT: return attention_eager_mpt(call);
     case FTMEM__EAGER_BLOOM: return attention_eager_bloom(call);
+    case FTMEM__EAGER_T5: return attention_eager_t5(call);
     default: return attention_eager(call);
     }
 }
@@ -481,26 +563,26 @@ static ftmem__var attention_math(attention_call *call)
 {
     ftmem__low *low = call->low;
     ftmem__tape *tape = low->tape;
-    int64_t n = attention_scores(call), s = low->shape->s;
+    int64_t n = attention_scores(call), s = call->keys, area = low->shape->s * s;
     int32_t dtype = call->q.dtype;
     ftmem__var mask, q, k, scores, sum, p, out, cast;
     attention_swap(tape, &call->q, ftmem__cast(tape, call->q, FTMEM_FP32));
     attention_swap(tape, &call->k, ftmem__cast(tape, call->k, FTMEM_FP32));
     attention_swap(tape, &call->v, ftmem__cast(tape, call->v, FTMEM_FP32));
     q = ftmem__unary(tape, FTMEM__OP_SCALE, call->q);
-    mask = ftmem__constant(s * s, s, FTMEM_FP32);
+    mask = ftmem__constant(area, s, FTMEM_FP32);
     if (call->mask) mask = attention_additive(call, false);
-    else mask.store = ftmem__alloc(tape, FTMEM__OP_MASK, s * s, s, FTMEM_FP32, tape->birth);
+    else if (low->shape->causal && !low->cross) mask.store = ftmem__alloc(tape, FTMEM__OP_MASK, area, s, FTMEM_FP32, tape->birth);
     attention_repeat(call, false);
     k = ftmem__unary(tape, FTMEM__OP_SCALE, call->k);
-    scores = attention_matmul(call, q, k, true, call->groups == 1, n, s);
+    scores = attention_matmul(call, q, k, true, call->groups == 1, n, s, low->shape->d);
     ftmem__drop(tape, q);
     sum = ftmem__binary(tape, FTMEM__OP_ADD, scores, mask);
     ftmem__drop(tape, scores);
     p = ftmem__unary(tape, FTMEM__OP_SOFTMAX, sum);
     ftmem__drop(tape, sum);
     p = ftmem__low_dropout(low, p, low->shape->model->attention_dropout);
-    out = attention_matmul(call, p, call->v, false, call->groups == 1, call->q.n, low->shape->d);
+    out = attention_matmul(call, p, call->v, false, call->groups == 1, attention_out_n(call), low->shape->dv, low->shape->dv);
     ftmem__drop(tape, p);
     ftmem__drop(tape, k);
     ftmem__drop(tape, mask);
@@ -514,13 +596,19 @@ static int32_t attention_kernel(const attention_call *call, int32_t dtype)
 {
     const ftmem__shape *shape = call->low->shape;
     const ftmem_job *job = shape->job;
-    bool grouped = call->groups > 1 && !call->mask && job->repeat_kv != FTMEM_ON;
+    bool grouped = call->groups > 1 && !call->mask && job->repeat_kv != FTMEM_ON, mask = call->mask || shape->family->positions == FTMEM__RELATIVE;
     if (job->attention == FTMEM_EAGER || ftmem__low_own_eager(call->low)) return FTMEM_KERNEL_EAGER;
     if (job->attention == FTMEM_FLASH2) return FTMEM_KERNEL_FLASH;
     if (job->attention == FTMEM_SDPA_MATH) return FTMEM_KERNEL_MATH;
-    if (attention_half(dtype) && !call->mask && job->gpu.sm_arch >= 80 && shape->d <= 256) return FTMEM_KERNEL_FLASH;
+    if (attention_half(dtype) && !mask && job->gpu.sm_arch >= 80 && shape->d <= 256 && shape->dv == shape->d) return FTMEM_KERNEL_FLASH;
     if (!grouped && (dtype != FTMEM_BF16 || job->gpu.sm_arch >= 80)) return FTMEM_KERNEL_EFFICIENT;
     return FTMEM_KERNEL_MATH;
+}
+
+static bool attention_masked(const ftmem__low *low)
+{
+    if (low->cross) return low->shape->mask_cross;
+    return low->kind == 1 ? low->shape->mask_sliding : low->shape->mask_full;
 }
 
 int32_t ftmem__low_kernel(const ftmem__low *low, int32_t dtype)
@@ -528,7 +616,7 @@ int32_t ftmem__low_kernel(const ftmem__low *low, int32_t dtype)
     attention_call call = { 0 };
     call.low = (ftmem__low *)(uintptr_t)low;
     call.groups = low->shape->heads / low->shape->kv_heads;
-    call.mask = low->kind == 1 ? low->shape->mask_sliding : low->shape->mask_full;
+    call.mask = attention_masked(low);
     return attention_kernel(&call, low->shape->autocast ? low->shape->autocast : dtype);
 }
 
@@ -553,8 +641,10 @@ ftmem__var ftmem__low_attend(ftmem__low *low, const ftmem__var qkv[3], ftmem__va
     call.low = low;
     call.locals = locals;
     call.count = count;
-    call.groups = qkv[0].n / qkv[1].n;
-    call.mask = low->kind == 1 ? low->shape->mask_sliding : low->shape->mask_full;
+    call.groups = low->cross ? low->shape->heads / low->shape->kv_heads : qkv[0].n / qkv[1].n;
+    call.keys = low->cross ? qkv[1].n / (low->b * low->shape->kv) : low->shape->s;
+    call.mask = attention_masked(low);
+    call.named.store = -1;
     call.q = ftmem__keep(tape, qkv[0]);
     call.k = ftmem__keep(tape, qkv[1]);
     call.v = ftmem__keep(tape, qkv[2]);
@@ -571,6 +661,7 @@ ftmem__var ftmem__low_attend(ftmem__low *low, const ftmem__var qkv[3], ftmem__va
     case FTMEM_KERNEL_EAGER: out = attention_eager_of(&call); break;
     default: out = attention_math(&call); break;
     }
+    ftmem__drop(tape, call.named);
     ftmem__drop(tape, call.q);
     ftmem__drop(tape, call.k);
     ftmem__drop(tape, call.v);

@@ -7,6 +7,7 @@
  * a class accepts and never reads (embd_pdrop of Phi-3, no_bias of MPT) has no row here.
  */
 #include "catalog.h"
+#include "families.h"
 
 #include <stddef.h>
 
@@ -17,6 +18,7 @@ typedef struct config_class {
     int32_t family;
     const char *values;  /* packed: key, default */
     const char *aliases; /* packed: other name, key */
+    const char *of;      /* a rename: the class it is another name of */
 } config_class;
 
 /* A model type that is known and not modelled, and what it is. */
@@ -31,170 +33,119 @@ typedef struct config_source {
     size_t count;
     const char *prefix; /* of the keys that describe the text model */
     const config_class *cls;
-    const config_class *old; /* an old name of the class: its values and names come first; NULL: none */
+    const config_class *old; /* another name of the class: its values and names come first; NULL: none */
     ftmem_error *error;
 } config_source;
-
-#define OF(family) (UINT32_C(1) << FTMEM_##family)
-#define EVERY UINT32_MAX
-#define GPT2_LIKE (OF(GPT2) | OF(GPTJ) | OF(GPT_BIGCODE))
-#define GEMMA_LIKE (OF(GEMMA) | OF(GEMMA2) | OF(GEMMA3))
-#define OLMO_LIKE (OF(OLMO) | OF(OLMO2) | OF(OLMO3))
-#define COHERE_LIKE (OF(COHERE) | OF(COHERE2))
-#define QWEN_LIKE (OF(QWEN2) | OF(QWEN3))
-#define NO_ROTATION (OF(GPT2) | OF(GPT_BIGCODE) | OF(OPT) | OF(BLOOM) | OF(MPT))
-#define PART_ROTATION (OF(PHI) | OF(PHI3) | OF(STABLELM) | OF(GPT_NEOX) | OF(GPTJ))
-#define CYCLES (OF(GEMMA2) | OF(GEMMA3) | OF(OLMO3) | OF(COHERE2))
-#define LLAMA_LIKE \
-    (OF(LLAMA) | OF(MISTRAL) | QWEN_LIKE | GEMMA_LIKE | OF(PHI) | OF(PHI3) | OF(STARCODER2) | OLMO_LIKE | OF(SMOLLM3) | OF(GRANITE) | OF(STABLELM) | \
-     COHERE_LIKE)
-#define ONE_BIAS_KEY (OF(LLAMA) | OF(QWEN3) | GEMMA_LIKE | OLMO_LIKE | OF(SMOLLM3) | OF(GRANITE) | COHERE_LIKE)
 
 /* How a value is read. Those with OR_NULL take null as "derive it", and leave 0. */
 typedef enum config_read {
     CONFIG_WIDTH,
+    CONFIG_WIDTH_OR_NULL,
     CONFIG_FFN,
     CONFIG_FFN_OR_NULL,
+    CONFIG_FFN_BOTH, /* gate and up together */
     CONFIG_LAYERS,
+    CONFIG_LAYERS_OR_NULL,
     CONFIG_HEADS,
     CONFIG_HEADS_OR_NULL,
     CONFIG_VOCAB,
     CONFIG_POSITIONS,
-    CONFIG_RATE, /* a dropout */
-    CONFIG_CAP,  /* a soft cap; null: none */
+    CONFIG_GROUPS, /* n_group, where topk_method is group_limited_greedy */
+    CONFIG_RATE,   /* a dropout */
+    CONFIG_CAP,    /* a soft cap; null: none */
     CONFIG_ACTIVATION,
     CONFIG_FLAG,
-    CONFIG_ON /* no key: the family is so */
+    CONFIG_VALUE, /* no key: the family is so */
+    CONFIG_REFUSE_FALSY,
+    CONFIG_REFUSE_TRUE,
+    CONFIG_REFUSE_ONE,
+    CONFIG_REFUSE_MISSING /* a key whose absence means another structure */
 } config_read;
 
 static const struct {
     int64_t maximum;
     bool or_null;
 } config_limits[] = {
-    [CONFIG_WIDTH] = { 1 << 24, false },      [CONFIG_FFN] = { 1 << 26, false },
-    [CONFIG_FFN_OR_NULL] = { 1 << 26, true }, [CONFIG_LAYERS] = { FTMEM_MAX_LAYERS, false },
-    [CONFIG_HEADS] = { 1 << 16, false },      [CONFIG_HEADS_OR_NULL] = { 1 << 16, true },
-    [CONFIG_VOCAB] = { 1 << 30, false },      [CONFIG_POSITIONS] = { INT64_C(1) << 40, false },
+    [CONFIG_WIDTH] = { 1 << 24, false },
+    [CONFIG_WIDTH_OR_NULL] = { 1 << 24, true },
+    [CONFIG_FFN] = { 1 << 26, false },
+    [CONFIG_FFN_OR_NULL] = { 1 << 26, true },
+    [CONFIG_FFN_BOTH] = { 1 << 27, false },
+    [CONFIG_LAYERS] = { FTMEM_MAX_LAYERS, false },
+    [CONFIG_LAYERS_OR_NULL] = { FTMEM_MAX_LAYERS, true },
+    [CONFIG_HEADS] = { 1 << 16, false },
+    [CONFIG_HEADS_OR_NULL] = { 1 << 16, true },
+    [CONFIG_VOCAB] = { 1 << 30, false },
+    [CONFIG_POSITIONS] = { INT64_C(1) << 40, false },
 };
 
 typedef struct config_rule {
-    uint32_t families;
-    const char *key;
+    const char *key; /* NULL: end of the group */
+    const char *why; /* of a refusal */
     uint16_t member;
-    uint8_t read;
+    uint8_t read, value;
 } config_rule;
 
+/* What is arithmetic and not a key, by family. */
+enum {
+    CONFIG_HEADS_DIVIDE = 1,    /* heads must divide hidden even when head_dim is given */
+    CONFIG_ROTATES_NOT = 2,     /* positions are learned or a bias */
+    CONFIG_ROTATES_PART = 4,    /* a fraction of each head may rotate */
+    CONFIG_WINDOW = 8,          /* sliding_window counts */
+    CONFIG_WINDOW_SWITCH = 16,  /* ... where use_sliding_window is true */
+    CONFIG_WINDOW_FROM = 32,    /* ... from max_window_layers on, or as layer_types says */
+    CONFIG_CYCLES = 64,         /* of so many layers the last one is full, or as layer_types says */
+    CONFIG_EXPERTS = 256,       /* blocks have experts */
+    CONFIG_SPARSE_STEP = 512,   /* ... every decoder_sparse_step-th, but not those of mlp_only_layers */
+    CONFIG_DENSE_FIRST = 1024,  /* ... after the first first_k_dense_replace */
+    CONFIG_LATENT = 2048,       /* latent attention: a head is qk_nope_head_dim + qk_rope_head_dim wide; n_shared_experts are as wide as routed ones */
+    CONFIG_INDEX_SHARED = 4096, /* layers may use the index of the layer before */
+    CONFIG_CYCLE_KEY = 128      /* sliding_window_pattern says how many */
+};
+
+typedef struct config_family {
+    const config_rule *groups[12];
+    uint32_t traits;
+} config_family;
+
 #define TO(member) (uint16_t) offsetof(ftmem_model, member)
-
-static const config_rule config_rules[] = {
-    { EVERY & ~(GPT2_LIKE | OF(MPT)), "hidden_size", TO(hidden), CONFIG_WIDTH },
-    { GPT2_LIKE, "n_embd", TO(hidden), CONFIG_WIDTH },
-    { OF(MPT), "d_model", TO(hidden), CONFIG_WIDTH },
-    { LLAMA_LIKE | OF(GPT_NEOX), "intermediate_size", TO(ffn), CONFIG_FFN },
-    { GPT2_LIKE, "n_inner", TO(ffn), CONFIG_FFN_OR_NULL },
-    { OF(OPT), "ffn_dim", TO(ffn), CONFIG_FFN },
-    { OF(FALCON), "ffn_hidden_size", TO(ffn), CONFIG_FFN_OR_NULL },
-    { EVERY & ~(GPT2_LIKE | OF(MPT) | OF(BLOOM)), "num_hidden_layers", TO(layers), CONFIG_LAYERS },
-    { GPT2_LIKE | OF(BLOOM), "n_layer", TO(layers), CONFIG_LAYERS },
-    { OF(MPT), "n_layers", TO(layers), CONFIG_LAYERS },
-    { EVERY & ~(GPT2_LIKE | OF(MPT) | OF(BLOOM)), "num_attention_heads", TO(heads), CONFIG_HEADS },
-    { GPT2_LIKE | OF(BLOOM), "n_head", TO(heads), CONFIG_HEADS },
-    { OF(MPT), "n_heads", TO(heads), CONFIG_HEADS },
-    { LLAMA_LIKE, "num_key_value_heads", TO(kv_heads), CONFIG_HEADS_OR_NULL },
-    { LLAMA_LIKE & ~OF(STABLELM), "head_dim", TO(head_dim), CONFIG_HEADS_OR_NULL },
-    { EVERY, "vocab_size", TO(vocab), CONFIG_VOCAB },
-    { LLAMA_LIKE | OF(GPT_NEOX) | OF(OPT) | OF(FALCON), "max_position_embeddings", TO(max_positions), CONFIG_POSITIONS },
-    { GPT2_LIKE, "n_positions", TO(max_positions), CONFIG_POSITIONS },
-    { OF(MPT), "max_seq_len", TO(max_positions), CONFIG_POSITIONS },
-
-    { LLAMA_LIKE | OF(GPT_NEOX) | OF(OPT) | OF(BLOOM), "attention_dropout", TO(attention_dropout), CONFIG_RATE },
-    { GPT2_LIKE, "attn_pdrop", TO(attention_dropout), CONFIG_RATE },
-    { OF(MPT), "attn_config.attn_pdrop", TO(attention_dropout), CONFIG_RATE },
-    { OF(GPT_NEOX) | OF(BLOOM) | OF(FALCON) | OF(STABLELM), "hidden_dropout", TO(hidden_dropout), CONFIG_RATE },
-    { GPT2_LIKE | OF(PHI) | OF(PHI3), "resid_pdrop", TO(hidden_dropout), CONFIG_RATE },
-    { OF(STARCODER2), "residual_dropout", TO(hidden_dropout), CONFIG_RATE },
-    { OF(OPT), "dropout", TO(hidden_dropout), CONFIG_RATE },
-    { OF(MPT), "attn_config.attn_pdrop", TO(hidden_dropout), CONFIG_RATE }, /* one rate for all three places */
-    { GPT2_LIKE | OF(PHI), "embd_pdrop", TO(embed_dropout), CONFIG_RATE },
-    { OF(STARCODER2), "embedding_dropout", TO(embed_dropout), CONFIG_RATE },
-    { OF(GPT_NEOX), "hidden_dropout", TO(embed_dropout), CONFIG_RATE },
-    { OF(GEMMA2) | OF(GEMMA3), "attn_logit_softcapping", TO(attention_softcap), CONFIG_CAP },
-    { OF(GEMMA2) | OF(GEMMA3), "final_logit_softcapping", TO(logit_softcap), CONFIG_CAP },
-
-    { (LLAMA_LIKE | OF(GPT_NEOX)) & ~(OF(GEMMA2) | OF(GEMMA3)), "hidden_act", TO(activation), CONFIG_ACTIVATION },
-    { OF(GEMMA2) | OF(GEMMA3), "hidden_activation", TO(activation), CONFIG_ACTIVATION },
-    { GPT2_LIKE | OF(OPT), "activation_function", TO(activation), CONFIG_ACTIVATION },
-    { OF(FALCON), "activation", TO(activation), CONFIG_ACTIVATION },
-
-    { EVERY, "tie_word_embeddings", TO(tied), CONFIG_FLAG },
-    { ONE_BIAS_KEY | OF(GPT_NEOX), "attention_bias", TO(qkv_bias), CONFIG_FLAG },
-    { OF(STARCODER2), "use_bias", TO(qkv_bias), CONFIG_FLAG },
-    { OF(OPT), "enable_bias", TO(qkv_bias), CONFIG_FLAG },
-    { OF(FALCON), "bias", TO(qkv_bias), CONFIG_FLAG },
-    { OF(STABLELM), "use_qkv_bias", TO(qkv_bias), CONFIG_FLAG },
-    { OF(QWEN2) | OF(PHI) | OF(GPT2) | OF(GPT_BIGCODE) | OF(BLOOM), "", TO(qkv_bias), CONFIG_ON },
-    { ONE_BIAS_KEY | OF(GPT_NEOX), "attention_bias", TO(o_bias), CONFIG_FLAG },
-    { OF(STARCODER2), "use_bias", TO(o_bias), CONFIG_FLAG },
-    { OF(OPT), "enable_bias", TO(o_bias), CONFIG_FLAG },
-    { OF(FALCON), "bias", TO(o_bias), CONFIG_FLAG },
-    { OF(PHI) | OF(GPT2) | OF(GPT_BIGCODE) | OF(BLOOM), "", TO(o_bias), CONFIG_ON },
-    { OF(LLAMA) | OF(SMOLLM3) | OF(GRANITE), "mlp_bias", TO(mlp_bias), CONFIG_FLAG },
-    { OF(STARCODER2), "use_bias", TO(mlp_bias), CONFIG_FLAG },
-    { OF(OPT), "enable_bias", TO(mlp_bias), CONFIG_FLAG },
-    { OF(FALCON), "bias", TO(mlp_bias), CONFIG_FLAG },
-    { OF(PHI) | GPT2_LIKE | OF(GPT_NEOX) | OF(BLOOM), "", TO(mlp_bias), CONFIG_ON },
-    { OF(PHI) | GPT2_LIKE | OF(GPT_NEOX) | OF(OPT) | OF(BLOOM) | OF(FALCON) | OF(STARCODER2) | OF(STABLELM), "", TO(norm_bias), CONFIG_ON },
-    { OF(QWEN3) | OF(GEMMA3) | OF(OLMO2) | OF(OLMO3), "", TO(qk_norm), CONFIG_ON },
-    { OF(PHI) | OF(STABLELM), "qk_layernorm", TO(qk_norm), CONFIG_FLAG },
-    { OF(COHERE), "use_qk_norm", TO(qk_norm), CONFIG_FLAG },
-    { OF(GPT_NEOX) | OF(STABLELM), "use_parallel_residual", TO(parallel), CONFIG_FLAG },
-    { OF(FALCON), "parallel_attn", TO(parallel), CONFIG_FLAG },
-    { OF(PHI) | OF(GPTJ) | COHERE_LIKE, "", TO(parallel), CONFIG_ON },
-    { OF(PHI) | OF(GPTJ), "", TO(head_bias), CONFIG_ON },
-    { OF(GRANITE) | COHERE_LIKE, "", TO(scaled), CONFIG_ON }, /* a multiplier of 1 is multiplied by all the same */
-    { OF(BLOOM) | OF(MPT), "", TO(alibi), CONFIG_ON },
-    { OF(FALCON), "alibi", TO(alibi), CONFIG_FLAG },
-};
-
-/* Options that change memory and are not modelled. Harmless values: null, false and 0, or what `harmless` says. */
-typedef enum config_harmless { CONFIG_FALSY, CONFIG_TRUE, CONFIG_ONE } config_harmless;
-typedef struct config_refusal {
-    uint32_t families;
-    const char *key;
-    uint8_t harmless;
-    const char *why;
-} config_refusal;
-
-static const config_refusal config_refusals[] = {
-    { EVERY, "num_experts", CONFIG_FALSY, "mixtures of experts are not modelled" },
-    { EVERY, "num_local_experts", CONFIG_FALSY, "mixtures of experts are not modelled" },
-    { EVERY, "n_routed_experts", CONFIG_FALSY, "mixtures of experts are not modelled" },
-    { EVERY, "moe_num_experts", CONFIG_FALSY, "mixtures of experts are not modelled" },
-    { EVERY, "is_encoder_decoder", CONFIG_FALSY, "encoder-decoders are not modelled" },
-    { EVERY, "add_cross_attention", CONFIG_FALSY, "cross-attention is not modelled" },
-    { EVERY, "output_hidden_states", CONFIG_FALSY, "keeping all hidden states is not modelled" },
-    { EVERY, "output_attentions", CONFIG_FALSY, "keeping attention weights is not modelled" },
-    { EVERY, "use_bidirectional_attention", CONFIG_FALSY, "only causal attention is modelled" },
-    { EVERY & ~PART_ROTATION, "partial_rotary_factor", CONFIG_ONE, "transformers rotates whole heads in this family" },
-    { EVERY & ~PART_ROTATION, "rope_scaling.partial_rotary_factor", CONFIG_ONE, "transformers rotates whole heads in this family" },
-    { EVERY & ~PART_ROTATION, "rope_parameters.partial_rotary_factor", CONFIG_ONE, "transformers rotates whole heads in this family" },
-    { OF(GPT2), "reorder_and_upcast_attn", CONFIG_FALSY, "attention in fp32 is not modelled" },
-    { OF(OPT), "do_layer_norm_before", CONFIG_TRUE, "norms after each branch (OPT-350M) are not modelled" },
-    { OF(OPT), "_remove_final_layer_norm", CONFIG_FALSY, "a decoder without its final norm is not modelled" },
-    { OF(OPT), "layer_norm_elementwise_affine", CONFIG_TRUE, "norms without weights (Galactica) are not modelled" },
-    { OF(OPT), "layerdrop", CONFIG_FALSY, "leaving out layers at random is not modelled" },
-    { OF(BLOOM), "apply_residual_connection_post_layernorm", CONFIG_FALSY, "a residual stream taken after the norm is not modelled" },
-    { OF(BLOOM), "slow_but_exact", CONFIG_FALSY, "Megatron's order of summation is not modelled" },
-    { OF(MPT), "attn_config.clip_qkv", CONFIG_FALSY, "clipped queries, keys and values are not modelled" },
-    { OF(OLMO), "clip_qkv", CONFIG_FALSY, "clipped queries, keys and values are not modelled" },
-    { OF(FALCON), "attention_dropout", CONFIG_FALSY, "Falcon applies it in some paths only; not modelled" },
-};
+#define KEY(key, member, read) \
+    { \
+        key, NULL, TO(member), CONFIG_##read, 0 \
+    }
+#define IS(member, value) \
+    { \
+        "", NULL, TO(member), CONFIG_VALUE, value \
+    }
+#define REFUSE(key, harmless, why) \
+    { \
+        key, why, 0, CONFIG_REFUSE_##harmless, 0 \
+    }
+#define LAST \
+    { \
+        NULL, NULL, 0, 0, 0 \
+    }
+#include "config_keys.inc"
+#undef KEY
+#undef IS
+#undef REFUSE
+#undef LAST
 
 /* ------------------------------------------------------------------------------------------ values and errors */
 
-static bool config_is(const config_source *c, uint32_t families)
+static bool config_is(const config_source *c, uint32_t traits)
 {
-    return (families >> c->cls->family & 1) != 0;
+    return (config_families[c->cls->family].traits & traits) != 0;
+}
+
+/* The family's rules one after another: NULL starts, and NULL comes after the last. */
+static const config_rule *config_next(const config_source *c, const config_rule *rule, int32_t *group)
+{
+    const config_family *family = &config_families[c->cls->family];
+    if (!rule) *group = 0;
+    rule = rule ? rule + 1 : family->groups[0];
+    while (rule && !rule->key) rule = ++*group < FTMEM__COUNT(family->groups) ? family->groups[*group] : NULL;
+    return rule;
 }
 
 static void config_put_value(ftmem__text *text, const ftmem_entry *entry)
@@ -355,21 +306,31 @@ static ftmem_status config_read_size(const config_source *c, const ftmem_entry *
     return config_whole(c, e, config_limits[read].maximum, config_limits[read].or_null, value);
 }
 
+static ftmem_status config_groups(const config_source *c, const ftmem_entry *method, int64_t *groups)
+{
+    ftmem_entry e = config_lookup(c, "n_group");
+    bool limited = method->type == FTMEM_ENTRY_TEXT && strcmp(method->text, "group_limited_greedy") == 0;
+    *groups = 1;
+    return limited ? config_whole(c, &e, 1 << 10, false, groups) : FTMEM_OK;
+}
+
 static ftmem_status config_apply(const config_source *c, const config_rule *rule, ftmem_model *model)
 {
     char *to = (char *)model + rule->member;
     ftmem_entry e = config_lookup(c, rule->key);
     ftmem_status status = FTMEM_OK;
-    if (rule->read <= CONFIG_POSITIONS) {
+    if (rule->read <= CONFIG_GROUPS) {
         int64_t size = 0;
-        status = config_read_size(c, &e, rule->read, &size);
+        if (rule->read == CONFIG_GROUPS) status = config_groups(c, &e, &size);
+        else status = config_read_size(c, &e, rule->read, &size);
+        if (rule->read == CONFIG_FFN_BOTH) size /= 2;
         memcpy(to, &size, sizeof size);
     } else if (rule->read <= CONFIG_CAP) {
         double real = 0;
         status = config_read_real(c, &e, rule->read, &real);
         memcpy(to, &real, sizeof real);
     } else {
-        int32_t choice = FTMEM_ON;
+        int32_t choice = rule->value;
         if (rule->read == CONFIG_ACTIVATION) status = config_activation(c, &e, &choice);
         if (rule->read == CONFIG_FLAG) status = config_switch(c, &e, &choice);
         memcpy(to, &choice, sizeof choice);
@@ -379,19 +340,19 @@ static ftmem_status config_apply(const config_source *c, const config_rule *rule
 
 static void config_switches_off(ftmem_model *model)
 {
-    int32_t *const switches[] = { &model->tied,     &model->qkv_bias,  &model->o_bias,    &model->mlp_bias, &model->norm_bias, &model->qk_norm,
-                                  &model->parallel, &model->two_norms, &model->head_bias, &model->scaled,   &model->alibi };
+    int32_t *const switches[] = { &model->tied,    &model->qkv_bias,    &model->o_bias,     &model->mlp_bias,  &model->norm_bias,
+                                  &model->qk_norm, &model->parallel,    &model->two_norms,  &model->head_bias, &model->scaled,
+                                  &model->alibi,   &model->router_norm, &model->expert_bias };
     for (int32_t i = 0; i < FTMEM__COUNT(switches); i++) *switches[i] = FTMEM_OFF;
 }
 
 static ftmem_status config_apply_all(const config_source *c, ftmem_model *model)
 {
+    const config_rule *rule = NULL;
+    int32_t group;
     config_switches_off(model);
-    if (c->cls->family == FTMEM_BLOOM) model->activation = FTMEM_GELU_BLOOM;
-    if (c->cls->family == FTMEM_MPT) model->activation = FTMEM_GELU;
-    for (int32_t i = 0; i < FTMEM__COUNT(config_rules); i++) {
-        if (!config_is(c, config_rules[i].families)) continue;
-        ftmem_status status = config_apply(c, &config_rules[i], model);
+    while ((rule = config_next(c, rule, &group)) != NULL) {
+        ftmem_status status = rule->read < CONFIG_REFUSE_FALSY ? config_apply(c, rule, model) : FTMEM_OK;
         if (status != FTMEM_OK) return status;
     }
     return FTMEM_OK;
@@ -402,8 +363,10 @@ static ftmem_status config_apply_all(const config_source *c, ftmem_model *model)
 /* The key under which the family's config has a member, to name it in errors. */
 static const char *config_key_of(const config_source *c, size_t member)
 {
-    for (int32_t i = 0; i < FTMEM__COUNT(config_rules); i++)
-        if (config_rules[i].member == member && config_is(c, config_rules[i].families)) return config_rules[i].key;
+    const config_rule *rule = NULL;
+    int32_t group;
+    while ((rule = config_next(c, rule, &group)) != NULL)
+        if (rule->member == member && rule->read < CONFIG_VALUE) return rule->key;
     return "";
 }
 
@@ -450,10 +413,22 @@ static ftmem_status config_kv_heads(const config_source *c, ftmem_model *model)
                            model->heads, "must be a multiple of it");
 }
 
+/* A head's rotated part is rotary_dim; keys have as many heads as queries. */
+static ftmem_status config_latent_heads(const config_source *c, ftmem_model *model)
+{
+    int64_t plain = 0;
+    ftmem_entry e = config_lookup(c, "qk_nope_head_dim");
+    ftmem_status status = config_whole(c, &e, 1 << 16, false, &plain);
+    model->head_dim = plain + model->rotary_dim;
+    model->kv_heads = model->heads;
+    return status;
+}
+
 static ftmem_status config_heads(const config_source *c, ftmem_model *model)
 {
+    if (config_is(c, CONFIG_LATENT)) return config_latent_heads(c, model);
     /* These classes insist on it even when head_dim is given. */
-    bool always = config_is(c, OF(LLAMA) | OF(GEMMA2) | OF(GEMMA3));
+    bool always = config_is(c, CONFIG_HEADS_DIVIDE);
     if (model->hidden % model->heads != 0 && (always || model->head_dim == 0))
         return config_conflict(c, config_key_of(c, TO(heads)), model->heads, config_key_of(c, TO(hidden)), model->hidden, "must be a multiple of it");
     if (model->head_dim == 0) model->head_dim = model->hidden / model->heads;
@@ -473,6 +448,7 @@ static ftmem_status config_partly_rotated(const config_source *c, ftmem_model *m
 {
     double factor = 0;
     ftmem_entry e = config_rotary_factor(c);
+    if (e.type == FTMEM_ENTRY_NULL) e.type = FTMEM_ENTRY_INT, e.integer = 1;
     ftmem_status status = config_real(c, &e, 1e-9, 1, "it must be a fraction above 0 and up to 1", &factor);
     if (status != FTMEM_OK) return status;
     model->rotary_dim = (int64_t)((double)model->head_dim * factor); /* rounded down, as in the code */
@@ -480,7 +456,8 @@ static ftmem_status config_partly_rotated(const config_source *c, ftmem_model *m
     return config_fail(c, FTMEM_E_CONFLICT, &e, "that fraction of a head must be an even number of dimensions");
 }
 
-static ftmem_status config_gptj_rotation(const config_source *c, ftmem_model *model)
+/* GPT-J, and MiniMax-M2's older files, say it in dimensions. */
+static ftmem_status config_own_rotation(const config_source *c, ftmem_model *model)
 {
     ftmem_entry e = config_lookup(c, "rotary_dim");
     ftmem_status status = config_whole(c, &e, model->head_dim, true, &model->rotary_dim);
@@ -490,9 +467,9 @@ static ftmem_status config_gptj_rotation(const config_source *c, ftmem_model *mo
 
 static ftmem_status config_rotation(const config_source *c, ftmem_model *model)
 {
-    if (config_is(c, NO_ROTATION) || model->alibi == FTMEM_ON) return FTMEM_OK;
-    if (c->cls->family == FTMEM_GPTJ) return config_gptj_rotation(c, model);
-    if (config_is(c, PART_ROTATION)) return config_partly_rotated(c, model);
+    if (config_is(c, CONFIG_ROTATES_NOT | CONFIG_LATENT) || model->alibi == FTMEM_ON) return FTMEM_OK;
+    if (c->cls->family == FTMEM_GPTJ || config_given(c, "rotary_dim")) return config_own_rotation(c, model);
+    if (config_is(c, CONFIG_ROTATES_PART)) return config_partly_rotated(c, model);
     model->rotary_dim = model->head_dim;
     return FTMEM_OK;
 }
@@ -523,9 +500,24 @@ static ftmem_status config_opt_projection(const config_source *c, const ftmem_mo
     return status;
 }
 
+/* "gated-gelu", "relu": the form of the MLP and its activation (configuration_t5.py). */
+static ftmem_status config_t5_mlp(const config_source *c, ftmem_model *model)
+{
+    ftmem_entry e = config_lookup(c, "feed_forward_proj");
+    bool text = e.type == FTMEM_ENTRY_TEXT && e.text, gated = text && strncmp(e.text, "gated-", 6) == 0;
+    if (!text) return config_fail(c, FTMEM_E_TYPE, &e, "it must be the name of an activation, after gated- or not");
+    model->gated = gated ? FTMEM_ON : FTMEM_OFF;
+    if (gated) e.text = strcmp(e.text, "gated-gelu") == 0 ? "gelu_new" : e.text + 6;
+    return config_activation(c, &e, &model->activation);
+}
+
 static ftmem_status config_blocks(const config_source *c, ftmem_model *model)
 {
     int32_t family = c->cls->family;
+    if (model->layers == 0) model->layers = model->encoder_layers;
+    if (family == FTMEM_T5) return config_t5_mlp(c, model);
+    if (family == FTMEM_BART) model->position_rows = model->max_positions + 2; /* modeling_bart.py BartLearnedPositionalEmbedding counts from 2 */
+    if (family == FTMEM_WHISPER) model->position_rows = model->max_positions;
     if (family == FTMEM_OPT || family == FTMEM_GPT2 || family == FTMEM_GPT_BIGCODE)
         model->position_rows = model->max_positions + (family == FTMEM_OPT ? 2 : 0); /* OPT counts from 2 */
     if (family == FTMEM_GPT_NEOX) model->two_norms = model->parallel;
@@ -539,7 +531,7 @@ static ftmem_status config_window(const config_source *c, int64_t *window)
 {
     bool used = true;
     ftmem_entry e = config_lookup(c, "sliding_window");
-    ftmem_status status = config_is(c, QWEN_LIKE | OF(SMOLLM3)) ? config_flag(c, "use_sliding_window", &used) : FTMEM_OK;
+    ftmem_status status = config_is(c, CONFIG_WINDOW_SWITCH) ? config_flag(c, "use_sliding_window", &used) : FTMEM_OK;
     *window = 0;
     if (status != FTMEM_OK || !used) return status;
     return config_whole(c, &e, INT64_C(1) << 40, true, window);
@@ -602,7 +594,7 @@ static ftmem_status config_period(const config_source *c, int64_t *period)
 {
     const char *value = ftmem__packed_value(c->cls->values, "layer_types");
     ftmem_entry e = { 0 };
-    if (config_is(c, OF(GEMMA3) | OF(COHERE2))) e = config_lookup(c, "sliding_window_pattern");
+    if (config_is(c, CONFIG_CYCLE_KEY)) e = config_lookup(c, "sliding_window_pattern");
     if (e.type == FTMEM_ENTRY_NULL) ftmem__unpack_one("layer_types", value ? value : "null", &e);
     return config_whole(c, &e, FTMEM_MAX_LAYERS, false, period);
 }
@@ -612,8 +604,8 @@ static ftmem_status config_layer_rule(const config_source *c, int64_t *first, in
 {
     ftmem_entry e = config_lookup(c, "max_window_layers");
     *first = *period = 0;
-    if (config_is(c, CYCLES)) return config_period(c, period);
-    if (!config_is(c, QWEN_LIKE) || (e.type == FTMEM_ENTRY_INT && e.integer == 0)) return FTMEM_OK;
+    if (config_is(c, CONFIG_CYCLES)) return config_period(c, period);
+    if (!config_is(c, CONFIG_WINDOW_FROM) || (e.type == FTMEM_ENTRY_INT && e.integer == 0)) return FTMEM_OK;
     return config_whole(c, &e, INT32_MAX, false, first);
 }
 
@@ -622,7 +614,7 @@ static ftmem_status config_slide(const config_source *c, int64_t window, ftmem_m
     bool given = false;
     int64_t first = 0, period = 0;
     ftmem_status status = FTMEM_OK;
-    if (config_is(c, CYCLES | QWEN_LIKE)) status = config_list(c, "layer_types", model->layers, config_kind_item, model->layer_kind, &given);
+    if (config_is(c, CONFIG_CYCLES | CONFIG_WINDOW_FROM)) status = config_list(c, "layer_types", model->layers, config_kind_item, model->layer_kind, &given);
     if (status != FTMEM_OK || given) return status;
     status = config_layer_rule(c, &first, &period);
     for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++)
@@ -659,7 +651,7 @@ static bool config_any_window(const ftmem_model *model)
 static ftmem_status config_layers(const config_source *c, ftmem_model *model)
 {
     int64_t window = 0;
-    if (!config_is(c, OF(MISTRAL) | OF(PHI3) | OF(STARCODER2) | QWEN_LIKE | CYCLES | OF(SMOLLM3))) return FTMEM_OK;
+    if (!config_is(c, CONFIG_WINDOW)) return FTMEM_OK;
     ftmem_status status = config_window(c, &window);
     if (status == FTMEM_OK && c->cls->family == FTMEM_SMOLLM3) status = config_smollm3_layers(c, window, model);
     else if (status == FTMEM_OK) status = config_slide(c, window, model);
@@ -673,22 +665,102 @@ static ftmem_status config_layers(const config_source *c, ftmem_model *model)
     return FTMEM_OK;
 }
 
+/* ----------------------------------------------------------------------------------------------------- experts */
+
+/* A list of layer numbers, in any order: sets `bit` in the items of those layers. */
+static ftmem_status config_layer_set(const config_source *c, const char *list, int64_t layers, uint8_t *items)
+{
+    for (size_t i = 0; i < c->count; i++) {
+        const ftmem_entry *e = &c->entries[i];
+        if (config_list_index(c, e, list) < 0) continue;
+        if (e->type != FTMEM_ENTRY_INT || e->integer < 0) return config_fail(c, FTMEM_E_TYPE, e, "it must be the number of a layer");
+        if (e->integer < layers) items[e->integer] = 1;
+    }
+    return FTMEM_OK;
+}
+
+/* modeling_qwen3_moe.py Qwen3MoeDecoderLayer: which blocks are dense. */
+static ftmem_status config_sparse_step(const config_source *c, ftmem_model *model, uint8_t *dense)
+{
+    int64_t step = 1;
+    ftmem_entry e = config_lookup(c, "decoder_sparse_step");
+    ftmem_status status = config_whole(c, &e, FTMEM_MAX_LAYERS, false, &step);
+    for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++) dense[i] = (i + 1) % step != 0;
+    return status != FTMEM_OK ? status : config_layer_set(c, "mlp_only_layers", model->layers, dense);
+}
+
+/* modeling_deepseek_v2.py DeepseekV2DecoderLayer, and how many shared experts there are. */
+static ftmem_status config_dense_first(const config_source *c, ftmem_model *model, uint8_t *dense)
+{
+    ftmem_entry e = config_lookup(c, "first_k_dense_replace"), shared = config_lookup(c, "n_shared_experts");
+    int64_t experts = 0;
+    ftmem_status status = config_whole(c, &shared, 1 << 10, true, &experts);
+    model->shared_ffn = experts * model->expert_ffn;
+    if (status != FTMEM_OK) return status;
+    if (e.type != FTMEM_ENTRY_INT || e.integer < 0) return config_fail(c, FTMEM_E_TYPE, &e, "it must be a number of layers");
+    for (int64_t i = 0; i < model->layers; i++) dense[i] = i < e.integer;
+    return FTMEM_OK;
+}
+
+static ftmem_status config_index_item(const config_source *c, const ftmem_entry *e, uint8_t *kind)
+{
+    bool shared = e->type == FTMEM_ENTRY_TEXT && strcmp(e->text, "shared") == 0;
+    *kind = shared ? FTMEM__LAYER_SHARED_INDEX : FTMEM__LAYER_FULL;
+    if (shared || (e->type == FTMEM_ENTRY_TEXT && strcmp(e->text, "full") == 0)) return FTMEM_OK;
+    return config_fail(c, FTMEM_E_UNSUPPORTED, e, "modelled are full and shared");
+}
+
+/* configuration_glm_moe_dsa.py GlmMoeDsaConfig: which layers have an indexer of their own. */
+static ftmem_status config_indexers(const config_source *c, ftmem_model *model)
+{
+    bool given = false;
+    int64_t period = 1, offset = 2;
+    ftmem_entry every = config_lookup(c, "index_topk_freq"), from = config_lookup(c, "index_skip_topk_offset");
+    ftmem_status status = config_list(c, "indexer_types", model->layers, config_index_item, model->layer_kind, &given);
+    if (status != FTMEM_OK || given) return status;
+    if (every.type == FTMEM_ENTRY_INT && every.integer > 1) period = every.integer;
+    if (from.type == FTMEM_ENTRY_INT) offset = from.integer;
+    for (int64_t i = 0; i < model->layers; i++) {
+        int64_t past = i - offset + 1 > 0 ? i - offset + 1 : 0;
+        model->layer_kind[i] = past % period == 0 ? FTMEM__LAYER_FULL : FTMEM__LAYER_SHARED_INDEX;
+    }
+    return FTMEM_OK;
+}
+
+static ftmem_status config_experts(const config_source *c, ftmem_model *model)
+{
+    uint8_t dense[FTMEM_MAX_LAYERS] = { 0 };
+    ftmem_status status = FTMEM_OK;
+    if (!config_is(c, CONFIG_EXPERTS)) return FTMEM_OK;
+    if (config_is(c, CONFIG_INDEX_SHARED)) status = config_indexers(c, model);
+    if (status == FTMEM_OK && config_is(c, CONFIG_DENSE_FIRST)) status = config_dense_first(c, model, dense);
+    if (config_is(c, CONFIG_SPARSE_STEP)) status = config_sparse_step(c, model, dense);
+    for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++)
+        if (!dense[i]) model->layer_kind[i] |= FTMEM__MLP_EXPERTS << 4;
+    return status;
+}
+
 /* ---------------------------------------------------------------------------------------------------- refusals */
 
-static bool config_harmless_value(const ftmem_entry *e, uint8_t harmless)
+static bool config_harmless(const ftmem_entry *e, uint8_t read)
 {
     if (e->type == FTMEM_ENTRY_TEXT) return false;
-    if (harmless == CONFIG_ONE) return e->type == FTMEM_ENTRY_NULL || config_number(e) == 1;
-    if (harmless == CONFIG_TRUE) return e->type == FTMEM_ENTRY_BOOL && e->integer != 0;
+    if (read == CONFIG_REFUSE_MISSING) return e->type != FTMEM_ENTRY_NULL;
+    if (read == CONFIG_REFUSE_ONE) return e->type == FTMEM_ENTRY_NULL || config_number(e) == 1;
+    if (read == CONFIG_REFUSE_TRUE) return e->type == FTMEM_ENTRY_BOOL && e->integer != 0;
     return e->type == FTMEM_ENTRY_NULL || config_number(e) == 0;
 }
 
 static ftmem_status config_refuse_options(const config_source *c)
 {
-    for (int32_t i = 0; i < FTMEM__COUNT(config_refusals); i++) {
-        const config_refusal *refusal = &config_refusals[i];
-        const ftmem_entry *given = config_is(c, refusal->families) ? config_given(c, refusal->key) : NULL;
-        if (given && !config_harmless_value(given, refusal->harmless)) return config_fail(c, FTMEM_E_UNSUPPORTED, given, refusal->why);
+    const config_rule *rule = NULL;
+    int32_t group;
+    while ((rule = config_next(c, rule, &group)) != NULL) {
+        ftmem_entry e = { 0 };
+        const ftmem_entry *given = rule->why ? config_given(c, rule->key) : NULL;
+        e.key = rule->key;
+        if (!given && rule->read == CONFIG_REFUSE_MISSING) given = &e;
+        if (given && !config_harmless(given, rule->read)) return config_fail(c, FTMEM_E_UNSUPPORTED, given, rule->why);
     }
     return FTMEM_OK;
 }
@@ -723,8 +795,17 @@ static ftmem_status config_refuse_objects(const config_source *c)
     return FTMEM_OK;
 }
 
+/* Formats of published weights for inference. transformers trains none of them: it converts them on loading. */
+static bool config_not_trained(const char *method)
+{
+    static const char *const methods[] = { "fp8", "mxfp4", "modelopt", "compressed-tensors", "fbgemm_fp8" };
+    for (int32_t i = 0; i < FTMEM__COUNT(methods); i++)
+        if (strcmp(method, methods[i]) == 0) return true;
+    return false;
+}
+
 /* bitsandbytes is what QLORA and LORA8 model; which of them is the job's to say. Other formats are not modelled. */
-static ftmem_status config_refuse_quantization(const config_source *c)
+static ftmem_status config_quantization(const config_source *c, ftmem_model *model)
 {
     char message[256];
     ftmem__text text = ftmem__text_in(message, sizeof message);
@@ -735,6 +816,8 @@ static ftmem_status config_refuse_quantization(const config_source *c)
     const char *name = method && method->type == FTMEM_ENTRY_TEXT && method->text ? method->text : "";
     if (strncmp(name, "bitsandbytes", 12) == 0) return FTMEM_OK;
     if (!*name && (config_given(&root, "quantization_config.load_in_4bit") || config_given(&root, "quantization_config.load_in_8bit"))) return FTMEM_OK;
+    model->dequantized = config_not_trained(name) || (!*name && config_given(&root, "quantization_config.config_groups.group_0.weights.num_bits"));
+    if (model->dequantized) return FTMEM_OK;
     ftmem__put(&text, "quantization_config says ");
     ftmem__put(&text, *name ? name : "no quant_method");
     ftmem__put(&text, "; only bitsandbytes is modelled, so give the config of the unquantised model.");
@@ -744,36 +827,23 @@ static ftmem_status config_refuse_quantization(const config_source *c)
 static ftmem_status config_refuse(const config_source *c)
 {
     ftmem_status status = config_refuse_objects(c);
-    if (status == FTMEM_OK) status = config_refuse_quantization(c);
     return status != FTMEM_OK ? status : config_refuse_options(c);
 }
 
 /* ------------------------------------------------------------------------------------------------ model types */
 
-/* What RefinedWeb, the first name of Falcon's code, calls things; its 40B came before the switch that tells it apart. */
-static const config_class config_refined_web[] = {
-    { "RefinedWeb", FTMEM_FALCON,
-      "new_decoder_architecture\0"
-      "true\0",
-      "n_layer\0"
-      "num_hidden_layers\0"
-      "n_head\0"
-      "num_attention_heads\0"
-      "n_head_kv\0"
-      "num_kv_heads\0" },
-    { "RefinedWebModel", FTMEM_FALCON, "",
-      "n_layer\0"
-      "num_hidden_layers\0"
-      "n_head\0"
-      "num_attention_heads\0"
-      "n_head_kv\0"
-      "num_kv_heads\0" },
-};
-
 static const config_class *config_class_of(const char *type)
 {
     for (int32_t i = 0; i < FTMEM__COUNT(config_classes); i++)
         if (strcmp(config_classes[i].type, type) == 0) return &config_classes[i];
+    return NULL;
+}
+
+/* Another name of a class, with other names for its keys: NULL if there is none. */
+static const config_class *config_rename_of(const char *type)
+{
+    for (int32_t i = 0; i < FTMEM__COUNT(config_renames); i++)
+        if (strcmp(config_renames[i].type, type) == 0) return &config_renames[i];
     return NULL;
 }
 
@@ -796,7 +866,7 @@ static ftmem_status config_refuse_type(const config_source *c, const char *type)
     ftmem__put(&text, what ? " is " : " is not known");
     ftmem__put(&text, what ? what : "");
     ftmem__put(&text, what ? ", which is not modelled;" : ";");
-    ftmem__put(&text, " modelled are dense decoders such as llama, mistral, qwen2, qwen3, gemma2, phi3, gpt2 and falcon.");
+    ftmem__put(&text, " modelled are decoders such as llama, qwen3, gemma2, phi3, gpt2, falcon, mixtral and deepseek_v3.");
     return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, "model_type", type, message);
 }
 
@@ -818,9 +888,8 @@ static ftmem_status config_open(config_source *c)
         return ftmem__fail(c->error, FTMEM_E_MISSING, "model_type", "", "model_type is missing; a Hugging Face config.json names its family there.");
     if (type->type != FTMEM_ENTRY_TEXT) return config_fail(c, FTMEM_E_TYPE, type, "it must be a name such as llama");
     bool gemma3 = strcmp(type->text, "gemma3") == 0;
-    for (int32_t i = 0; i < FTMEM__COUNT(config_refined_web); i++)
-        if (strcmp(type->text, config_refined_web[i].type) == 0) c->old = &config_refined_web[i];
-    c->cls = config_class_of(c->old ? "falcon" : gemma3 ? "gemma3_text" : type->text);
+    c->old = config_rename_of(type->text);
+    c->cls = config_class_of(c->old ? c->old->of : gemma3 ? "gemma3_text" : type->text);
     if (!c->cls) return config_refuse_type(c, type->text);
     if (gemma3 && config_object(c, "text_config")) c->prefix = "text_config.";
     return FTMEM_OK;
@@ -846,11 +915,13 @@ ftmem_status ftmem__model_build(const ftmem_entry *entries, size_t count, const 
     model->family = c.cls->family;
     config_name(&c, name, model);
     status = config_refuse(&c);
+    if (status == FTMEM_OK) status = config_quantization(&c, model);
     if (status == FTMEM_OK) status = config_apply_all(&c, model);
     if (status == FTMEM_OK) status = config_heads(&c, model);
     if (status == FTMEM_OK) status = config_rotation(&c, model);
     if (status == FTMEM_OK) status = config_blocks(&c, model);
-    return status != FTMEM_OK ? status : config_layers(&c, model);
+    if (status == FTMEM_OK) status = config_layers(&c, model);
+    return status != FTMEM_OK ? status : config_experts(&c, model);
 }
 
 ftmem_status ftmem_model_from_entries(const ftmem_entry *entries, size_t count, ftmem_model *model, ftmem_error *error)

@@ -49,13 +49,63 @@ STEPS(families_two_norms, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, 
 #define LLAMA_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL}
 #define LLAMA_LIKE .block = families_sequential, .activation = FTMEM_SILU, .mlp = FTMEM__GATED, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, \
     .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)
+#define LLAMA_PARTS .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .o_bias = OFF, .mlp_bias = OFF, \
+    .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
+#define QWEN3_PARTS .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, \
+    .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
+/* peft/utils/transformers_weight_conversion.py: in these families gate_proj, up_proj and down_proj (w1, w3 and w2) mean the
+   experts' parameters, in dense blocks and shared experts nothing. */
+#define MOE_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
+    "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL}
+#define LATENT_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
+    "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}
+#define SPARSE_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
+    "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "wq_b", "wk", "weights_proj"}
 #define GPT_LIKE .block = families_gpt2, .dropout_inside = true, GPT_PARTS
 #define GPT_PARTS .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .tied = ON, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, \
     .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
 
+/* modeling_t5.py T5LayerSelfAttention, T5LayerCrossAttention, T5LayerFF: a sublayer's values are names to its end */
+#define T5_ATTENTION FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, FTMEM__DROPOUT_ADD_BRANCH, FTMEM__CLAMP
+#define T5_FF FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP, FTMEM__DROPOUT_ADD, FTMEM__CLAMP
+STEPS(families_t5_encoder, T5_ATTENTION, T5_FF);
+STEPS(families_t5_decoder, T5_ATTENTION, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__CROSS_ATTENTION_ASIDE, FTMEM__DROPOUT_ADD_BRANCH, FTMEM__CLAMP, T5_FF);
+#define T5_PARTS .model_type = "t5", .norm = FTMEM__RMS_T5, .positions = FTMEM__RELATIVE, .eager = FTMEM__EAGER_T5, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, \
+    .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .embed_named = true, .end_dropout = true, .positional_masks = true, \
+    .down_never_quantized = true, .scale_before_head = true, .loss_own_dtype = true, .default_targets = R(Q) | R(V)
+#define T5_PLAIN T5_PARTS, .mlp = FTMEM__PLAIN_NAMED, .activation = FTMEM_RELU, \
+    .modules = {"q", "k", "v", NULL, "o", NULL, "wi", NULL, "wo", "shared", "lm_head", NULL, "relative_attention_bias"}
+#define T5_GATED T5_PARTS, .mlp = FTMEM__GATED_T5, .activation = FTMEM_GELU_NEW, \
+    .modules = {"q", "k", "v", NULL, "o", "wi_0", "wi_1", NULL, "wo", "shared", "lm_head", NULL, "relative_attention_bias"}
+static const ftmem__family families_t5_plain_encoder = {.block = families_t5_encoder, T5_PLAIN};
+static const ftmem__family families_t5_gated_encoder = {.block = families_t5_encoder, T5_GATED};
+static const ftmem__family families_t5_gated = {.block = families_t5_decoder, .encoder = &families_t5_gated_encoder, .keeps_cache = true, T5_GATED};
+
+/* modeling_bart.py BartEncoderLayer, BartDecoderLayer: a norm after each sum; residual is a name to the end */
+#define BART_END FTMEM__DROPOUT, FTMEM__ADD_NAMED, FTMEM__NORM
+#define BART_ATTENTION FTMEM__RESIDUAL, FTMEM__ATTENTION, BART_END
+#define BART_FF FTMEM__RESIDUAL, FTMEM__MLP_INLINE, BART_END
+STEPS(families_bart_encoder, BART_ATTENTION, BART_FF);
+STEPS(families_bart_decoder, BART_ATTENTION, FTMEM__RESIDUAL, FTMEM__CROSS_ATTENTION, BART_END, BART_FF);
+#define BART_PARTS .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .positions = FTMEM__LEARNED, .eager = FTMEM__EAGER_T5, .activation = FTMEM_GELU, .tied = ON, \
+    .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .loss_own_dtype = true, \
+    .modules = {"q_proj", "k_proj", "v_proj", NULL, "out_proj", NULL, "fc1", NULL, "fc2", "embed_tokens", "lm_head", NULL, "embed_positions"}
+#define BART .model_type = "bart", BART_PARTS, .embed_norm_last = true, .no_final_norm = true, .embed_scale = true, .default_targets = R(Q) | R(V)
+static const ftmem__family families_bart_source = {.block = families_bart_encoder, .positions_by_row = true, .positional_masks = true, BART};
+/* modeling_whisper.py WhisperEncoderLayer, WhisperDecoderLayer: the norm comes first */
+#define WHISPER_ATTENTION FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION, FTMEM__DROPOUT, FTMEM__ADD_NAMED
+#define WHISPER_FF FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP_INLINE, FTMEM__DROPOUT, FTMEM__ADD_NAMED
+STEPS(families_whisper_encoder, WHISPER_ATTENTION, WHISPER_FF, FTMEM__CLAMP);
+STEPS(families_whisper_decoder, WHISPER_ATTENTION, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__CROSS_ATTENTION, FTMEM__DROPOUT, FTMEM__ADD_NAMED, WHISPER_FF);
+#define WHISPER .model_type = "whisper", BART_PARTS, .scaled_query = true, .dense_heads = true, .k_unbiased = true
+static const ftmem__family families_whisper_source = {.block = families_whisper_encoder, .fed_features = true, .positional_masks = true, WHISPER};
+
 static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
+    [FTMEM_WHISPER] = {.block = families_whisper_decoder, .encoder = &families_whisper_source, .positions_by_row = true, WHISPER},
+    [FTMEM_BART] = {.block = families_bart_decoder, .encoder = &families_bart_source, .logits_buffer = true, BART},
+    [FTMEM_T5] = {.block = families_t5_decoder, .encoder = &families_t5_plain_encoder, .gated_form = &families_t5_gated, .keeps_cache = true, T5_PLAIN},
     [FTMEM_LLAMA] = {.model_type = "llama", LLAMA_LIKE},
-    [FTMEM_MISTRAL] = {.model_type = "mistral", LLAMA_LIKE},
+    [FTMEM_MISTRAL] = {.model_type = "mistral", .loss_in_model = true, LLAMA_LIKE},
     [FTMEM_QWEN2] = {.model_type = "qwen2", .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = ON, .o_bias = OFF, .mlp_bias = OFF,
         .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_QWEN3] = {.model_type = "qwen3", .norm_each = true, .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
@@ -76,9 +126,9 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_PHI3] = {.model_type = "phi3", .block = families_sequential, .activation = FTMEM_SILU, .mlp = FTMEM__GATED_FUSED, .qkv = FTMEM__QKV_SLICED, .turn = FTMEM__TURN_JOINED, .tied = OFF,
         .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF,
         .modules = {NULL, NULL, NULL, "qkv_proj", "o_proj", NULL, NULL, "gate_up_proj", "down_proj", "embed_tokens", "lm_head", NULL, NULL}},
-    [FTMEM_GPT2] = {.model_type = "gpt2", GPT_LIKE, .softmax_own_dtype = true, .positions = FTMEM__LEARNED, .activation = FTMEM_GELU_NEW, .qkv = FTMEM__QKV_FUSED,
+    [FTMEM_GPT2] = {.model_type = "gpt2", .loss_own_dtype_v4 = true, GPT_LIKE, .softmax_own_dtype = true, .positions = FTMEM__LEARNED, .activation = FTMEM_GELU_NEW, .qkv = FTMEM__QKV_FUSED,
         .modules = {NULL, NULL, NULL, "c_attn", "attn.c_proj", NULL, "c_fc", NULL, "mlp.c_proj", "wte", "lm_head", NULL, "wpe"}, .default_targets = R(QKV)},
-    [FTMEM_GPT_NEOX] = {.model_type = "gpt_neox", .block = families_sequential, .parallel_block = families_two_norms, .two_norm_block = families_two_norms,
+    [FTMEM_GPT_NEOX] = {.model_type = "gpt_neox", .loss_own_dtype_v4 = true, .block = families_sequential, .parallel_block = families_two_norms, .two_norm_block = families_two_norms,
         .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .qkv = FTMEM__QKV_HEADS, .turn = FTMEM__TURN_JOINED_LATE, .activation = FTMEM_GELU, .tied = OFF, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON,
         .norm_bias = ON, .qk_norm = OFF, .parallel = ON, .two_norms = ON, .head_bias = OFF,
         .modules = {NULL, NULL, NULL, "query_key_value", "dense", NULL, "dense_h_to_4h", NULL, "dense_4h_to_h", "embed_in", "embed_out", NULL, NULL},
@@ -87,23 +137,23 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .positions = FTMEM__ROPE_INTERLEAVED, .activation = FTMEM_GELU_NEW, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF,
         .parallel = ON, .two_norms = OFF, .head_bias = ON,
         .modules = {"q_proj", "k_proj", "v_proj", NULL, "out_proj", NULL, "fc_in", NULL, "fc_out", "wte", "lm_head", NULL, NULL}, .default_targets = R(Q) | R(V)},
-    [FTMEM_OPT] = {.model_type = "opt", .positions_by_row = true, .scaled_query = true, .block = families_opt, GPT_PARTS, .positions = FTMEM__LEARNED, .activation = FTMEM_RELU,
+    [FTMEM_OPT] = {.model_type = "opt", .loss_own_dtype_v4 = true, .positions_by_row = true, .scaled_query = true, .block = families_opt, GPT_PARTS, .positions = FTMEM__LEARNED, .activation = FTMEM_RELU,
         .modules = {"q_proj", "k_proj", "v_proj", NULL, "out_proj", NULL, "fc1", NULL, "fc2", "embed_tokens", "lm_head", NULL, "embed_positions"},
         .default_targets = R(Q) | R(V)},
-    [FTMEM_BLOOM] = {.model_type = "bloom", .block = families_bloom, .dropout_inside = true, .returns_weights = true, GPT_PARTS, .positions = FTMEM__ALIBI, .activation = FTMEM_GELU_BLOOM, .qkv = FTMEM__QKV_SELECTED, .eager = FTMEM__EAGER_BLOOM, .embed_norm = true,
+    [FTMEM_BLOOM] = {.model_type = "bloom", .loss_own_dtype_v4 = true, .block = families_bloom, .dropout_inside = true, .returns_weights = true, GPT_PARTS, .positions = FTMEM__ALIBI, .activation = FTMEM_GELU_BLOOM, .qkv = FTMEM__QKV_SELECTED, .eager = FTMEM__EAGER_BLOOM, .embed_norm = true,
         .modules = {NULL, NULL, NULL, "query_key_value", "dense", NULL, "dense_h_to_4h", NULL, "dense_4h_to_h", "word_embeddings", "lm_head", NULL, NULL},
         .default_targets = R(QKV)},
-    [FTMEM_MPT] = {.model_type = "mpt", .block = families_mpt, .dropout_inside = true, .returns_weights = true, .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .positions = FTMEM__ALIBI, .qkv = FTMEM__QKV_FUSED, .eager = FTMEM__EAGER_MPT,
+    [FTMEM_MPT] = {.model_type = "mpt", .loss_own_dtype_v4 = true, .block = families_mpt, .dropout_inside = true, .returns_weights = true, .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .positions = FTMEM__ALIBI, .qkv = FTMEM__QKV_FUSED, .eager = FTMEM__EAGER_MPT,
         .activation = FTMEM_GELU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF,
         .head_bias = OFF, .modules = {NULL, NULL, NULL, "Wqkv", "out_proj", NULL, "up_proj", NULL, "down_proj", "wte", "lm_head", NULL, NULL}, .default_targets = R(QKV)},
-    [FTMEM_FALCON] = {.model_type = "falcon", .block = families_falcon_serial, .parallel_block = families_falcon, .two_norm_block = families_falcon_two, .returns_weights = true,
+    [FTMEM_FALCON] = {.model_type = "falcon", .loss_own_dtype_v4 = true, .block = families_falcon_serial, .parallel_block = families_falcon, .two_norm_block = families_falcon_two, .returns_weights = true,
         .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .qkv = FTMEM__QKV_INDEXED, .eager = FTMEM__EAGER_FALCON, .activation = FTMEM_GELU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
         .norm_bias = ON, .qk_norm = OFF, .parallel = ON, .two_norms = OFF, .head_bias = OFF, .never_quantized = true, .bias_apart = true, .always_mask = true,
         .modules = {NULL, NULL, NULL, "query_key_value", "dense", NULL, "dense_h_to_4h", NULL, "dense_4h_to_h", "word_embeddings", "lm_head", NULL, NULL},
         .default_targets = R(QKV)},
     [FTMEM_STARCODER2] = {.model_type = "starcoder2", .block = families_sequential, .dropout_inside = true, GPT_PARTS, .activation = FTMEM_GELU_TANH,
         .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, "c_fc", NULL, "c_proj", "embed_tokens", "lm_head", NULL, NULL}, .default_targets = R(Q) | R(V)},
-    [FTMEM_GPT_BIGCODE] = {.model_type = "gpt_bigcode", .mask_buffer = true, GPT_LIKE, .positions = FTMEM__LEARNED, .activation = FTMEM_GELU_TANH, .qkv = FTMEM__QKV_HEADS,
+    [FTMEM_GPT_BIGCODE] = {.model_type = "gpt_bigcode", .returns_cache = true, .loss_own_dtype_v4 = true, .mask_buffer = true, GPT_LIKE, .positions = FTMEM__LEARNED, .activation = FTMEM_GELU_TANH, .qkv = FTMEM__QKV_HEADS,
         .modules = {NULL, NULL, NULL, "c_attn", "attn.c_proj", NULL, "c_fc", NULL, "mlp.c_proj", "wte", "lm_head", NULL, "wpe"}, .default_targets = R(QKV)},
     [FTMEM_OLMO] = {.model_type = "olmo", LLAMA_LIKE, .views_last = true, .norm = FTMEM__LAYER_NO_PARAMETERS, .tables = FTMEM__TABLES_FP32},
     [FTMEM_OLMO2] = {.model_type = "olmo2", .norm_each = true, .views_last = true, .block = families_post_norm, .norm = FTMEM__RMS_FP32_WEIGHT, .qk_norm_kind = FTMEM__QK_WHOLE, .tables = FTMEM__TABLES_FP32, .activation = FTMEM_SILU,
@@ -114,8 +164,8 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_SMOLLM3] = {.model_type = "smollm3", .block = families_sequential, .activation = FTMEM_SILU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
         .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
-    [FTMEM_GRANITE] = {.model_type = "granite", LLAMA_LIKE, .embed_scale = true, .scale_outside = true, .logit_scale = true},
-    [FTMEM_STABLELM] = {.model_type = "stablelm", .views_last = true, .qk_norm_kind = FTMEM__QK_OWN_WEIGHTS, .block = families_stablelm, .parallel_block = families_residual_first, .norm = FTMEM__LAYER, .turn = FTMEM__TURN_APART,
+    [FTMEM_GRANITE] = {.model_type = "granite", .loss_in_model = true, LLAMA_LIKE, .embed_scale = true, .scale_outside = true, .logit_scale = true},
+    [FTMEM_STABLELM] = {.model_type = "stablelm", .loss_own_dtype_v4 = true, .views_last = true, .qk_norm_kind = FTMEM__QK_OWN_WEIGHTS, .block = families_stablelm, .parallel_block = families_residual_first, .norm = FTMEM__LAYER, .turn = FTMEM__TURN_APART,
         .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF,
         .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_COHERE] = {.model_type = "cohere", .qk_norm_kind = FTMEM__QK_OWN_WEIGHTS, .block = families_residual_first, .parallel_block = families_residual_first, .norm = FTMEM__LAYER_FP32, .tables = FTMEM__TABLES_CAST_QK_FP32,
@@ -124,6 +174,38 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_COHERE2] = {.model_type = "cohere2", .qk_norm_kind = FTMEM__QK_OWN_WEIGHTS, .block = families_residual_first, .parallel_block = families_residual_first, .norm = FTMEM__LAYER_FP32, .tables = FTMEM__TABLES_CAST_QK_FP32,
         .positions = FTMEM__ROPE_INTERLEAVED, .activation = FTMEM_SILU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF,
         .parallel = ON, .two_norms = OFF, .head_bias = OFF, .logit_scale = true, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
+    /* Code that comes with the model's files: parts and order from the repository's modeling file, each part's
+       operations as transformers writes that form. */
+    [FTMEM_QWEN] = {.model_type = "qwen", LLAMA_PARTS, .remote_code = true, .qkv_bias = ON, .qkv = FTMEM__QKV_FUSED, .tables = FTMEM__TABLES_FP32,
+        .modules = {NULL, NULL, NULL, "c_attn", "attn.c_proj", "w2", "w1", NULL, "mlp.c_proj", "wte", "lm_head", NULL, NULL}, .default_targets = R(QKV)},
+    [FTMEM_BAICHUAN] = {.model_type = "baichuan", LLAMA_PARTS, .remote_code = true, .qkv_bias = OFF, .qkv = FTMEM__QKV_SELECTED, .tables = FTMEM__TABLES_FP32, .normed_head = true,
+        .modules = {NULL, NULL, NULL, "W_pack", "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL}, .default_targets = R(QKV)},
+    [FTMEM_CHATGLM] = {.model_type = "chatglm", LLAMA_PARTS, .remote_code = true, .qkv_bias = ON, .qkv = FTMEM__QKV_FUSED, .mlp = FTMEM__GATED_FUSED, .norm = FTMEM__RMS_FP32_WEIGHT,
+        .turn = FTMEM__TURN_APART,
+        .modules = {NULL, NULL, NULL, "query_key_value", "dense", NULL, NULL, "dense_h_to_4h", "dense_4h_to_h", "word_embeddings", "output_layer", NULL, NULL}, .default_targets = R(QKV)},
+    [FTMEM_INTERNLM2] = {.model_type = "internlm2", LLAMA_PARTS, .remote_code = true, .qkv_bias = OFF, .qkv = FTMEM__QKV_SELECTED,
+        .modules = {NULL, NULL, NULL, "wqkv", "wo", "w1", "w3", NULL, "w2", "tok_embeddings", "output", NULL, NULL}, .default_targets = R(QKV)},
+    [FTMEM_ORION] = {.model_type = "orion", .remote_code = true, .block = families_sequential, .norm = FTMEM__LAYER, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF,
+        .mlp_bias = OFF, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_MINICPM] = {.model_type = "minicpm", LLAMA_LIKE, .remote_code = true, .embed_scale = true, .scale_outside = true, .scale_before_head = true},
+    [FTMEM_MIXTRAL] = {.model_type = "mixtral", LLAMA_PARTS, .qkv_bias = OFF, .router = FTMEM__ROUTER_SOFTMAX, .experts_as = FTMEM__EXPERTS_AS_W, .router_norm = ON, .modules = MOE_MODULES,
+        .default_targets = R(Q) | R(V)},
+    [FTMEM_QWEN3_MOE] = {.model_type = "qwen3_moe", QWEN3_PARTS, .norm_each = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_norm = OFF, .modules = MOE_MODULES,
+        .default_targets = R(Q) | R(V)},
+    [FTMEM_DEEPSEEK_V2] = {.model_type = "deepseek_v2", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_COMPLEX, .router = FTMEM__ROUTER_SOFTMAX_SCALED, .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true,
+        .modules = LATENT_MODULES, .default_targets = R(Q) | R(KV_UP)},
+    [FTMEM_DEEPSEEK_V3] = {.model_type = "deepseek_v3", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON,
+        .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .modules = LATENT_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
+    [FTMEM_GLM4_MOE] = {.model_type = "glm4_moe", QWEN3_PARTS, .turn = FTMEM__TURN_JOINED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .experts_as = FTMEM__EXPERTS_AS_PROJ,
+        .router_fp32 = true, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_MINIMAX_M2] = {.model_type = "minimax_m2", QWEN3_PARTS, .qk_norm_kind = FTMEM__QK_WHOLE, .norm_each = true, .views_last = true, .turn = FTMEM__TURN_JOINED, .router = FTMEM__ROUTER_SIGMOID, .router_norm = ON,
+        .experts_as = FTMEM__EXPERTS_AS_W, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_OLMOE] = {.model_type = "olmoe", QWEN3_PARTS, .qk_norm_kind = FTMEM__QK_WHOLE, .norm_each = true, .views_last = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF,
+        .experts_as = FTMEM__EXPERTS_AS_PROJ, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_DEEPSEEK_V32] = {.model_type = "deepseek_v32", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON,
+        .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .always_mask = true, .modules = SPARSE_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
+    [FTMEM_GLM_MOE_DSA] = {.model_type = "glm_moe_dsa", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON,
+        .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .always_mask = true, .modules = SPARSE_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
 };
 
 /* clang-format on */
@@ -131,7 +213,8 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
 const ftmem__family *ftmem__family_of(const ftmem_model *model)
 {
     int32_t family = model->family;
-    return &families_rows[family > 0 && family < FTMEM_FAMILY_END ? family : FTMEM_LLAMA];
+    const ftmem__family *row = &families_rows[family > 0 && family < FTMEM_FAMILY_END ? family : FTMEM_LLAMA];
+    return row->gated_form && model->gated == FTMEM_ON ? row->gated_form : row;
 }
 
 static void families_int(int64_t *member, int64_t value)
@@ -156,7 +239,9 @@ static void families_switches(ftmem_model *model, const ftmem__family *row)
     families_switch(&model->parallel, row->parallel);
     families_switch(&model->two_norms, row->two_norms);
     families_switch(&model->head_bias, row->head_bias);
-    families_switch(&model->scaled, row->logit_scale ? ON : OFF);
+    families_switch(&model->router_norm, row->router_norm ? row->router_norm : OFF);
+    families_switch(&model->expert_bias, OFF);
+    families_switch(&model->scaled, row->logit_scale || row->scale_before_head ? ON : OFF);
     families_switch(&model->alibi, row->positions == FTMEM__ALIBI ? ON : OFF);
 }
 
@@ -168,8 +253,30 @@ void ftmem__model_defaults(ftmem_model *model)
     families_int(&model->kv_heads, model->heads);
     families_int(&model->head_dim, model->heads > 0 ? model->hidden / model->heads : 0);
     families_int(&model->rotary_dim, model->head_dim);
+    families_int(&model->value_dim, model->head_dim);
     if (row->mlp == FTMEM__PLAIN) families_int(&model->ffn, 4 * model->hidden);
+    if (model->experts > 0) families_int(&model->expert_ffn, model->ffn);
     families_int(&model->position_rows, row->positions == FTMEM__LEARNED ? model->max_positions : 0);
+    if (row->positions == FTMEM__RELATIVE) families_int(&model->relative_buckets, 32);
+    if (!row->encoder) return;
+    families_int(&model->encoder_layers, model->layers);
+    families_int(&model->encoder_hidden, model->hidden);
+    families_int(&model->encoder_ffn, model->ffn);
+    families_int(&model->encoder_heads, model->heads);
+    families_int(&model->encoder_positions, model->position_rows);
+    if (row->encoder->fed_features) families_int(&model->encoder_channels, 80); /* WhisperConfig.num_mel_bins */
+}
+
+void ftmem__model_encoder(const ftmem_model *model, ftmem_model *encoder)
+{
+    *encoder = *model;
+    encoder->layers = model->encoder_layers;
+    encoder->hidden = model->encoder_hidden;
+    encoder->ffn = model->encoder_ffn;
+    encoder->heads = encoder->kv_heads = model->encoder_heads;
+    encoder->head_dim = model->encoder_heads == model->heads ? model->head_dim : model->encoder_hidden / model->encoder_heads;
+    encoder->position_rows = model->encoder_positions;
+    memset(encoder->layer_kind, 0, sizeof encoder->layer_kind);
 }
 
 static ftmem_status families_required(const ftmem_model *model, ftmem_error *error)
@@ -180,10 +287,28 @@ static ftmem_status families_required(const ftmem_model *model, ftmem_error *err
     else if (model->heads == 0) missing = "model.heads";
     else if (model->vocab == 0) missing = "model.vocab";
     else if (model->ffn == 0) missing = "model.ffn";
+    else if (model->index_heads > 0 && model->index_dim == 0) missing = "model.index_dim";
+    else if (model->index_heads > 0 && model->index_tokens == 0) missing = "model.index_tokens";
+    else if (model->experts > 0 && model->experts_per_token == 0) missing = "model.experts_per_token";
     else if (model->position_rows == 0 && ftmem__family_of(model)->positions == FTMEM__LEARNED) missing = "model.position_rows";
     if (!missing) return FTMEM_OK;
     return ftmem__fail(error, FTMEM_E_MISSING, missing, "0",
                        "A required dimension of the model is missing: give it, or take the model from a config or the catalog.");
+}
+
+const uint8_t *ftmem__family_block(const ftmem__family *family, const ftmem_model *model)
+{
+    if (model->parallel != FTMEM_ON) return family->block;
+    return model->two_norms == FTMEM_ON ? family->two_norm_block : family->parallel_block;
+}
+
+static ftmem_status families_fail_form(const ftmem_model *model, ftmem_error *error)
+{
+    if (model->two_norms == FTMEM_ON)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "model.two_norms", "on",
+                           "model.two_norms is on, but no block of this family has a norm for each branch");
+    return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "model.parallel", "on",
+                       "model.parallel is on, but in no block of this family do attention and MLP read the same stream");
 }
 
 ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error)
@@ -192,11 +317,15 @@ ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error)
     if (status != FTMEM_OK) return status;
     if (model->layers > FTMEM_MAX_LAYERS)
         return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layers", model->layers, "More layers than the published limit of 512 are not modelled.");
+    if (!ftmem__family_block(ftmem__family_of(model), model)) return families_fail_form(model, error);
     if (model->head_dim == 0)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.heads", model->heads,
                                "model.heads is larger than model.hidden; hidden / heads must be at least 1.");
     if (model->heads % model->kv_heads)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.kv_heads", model->kv_heads, "model.kv_heads must divide model.heads.");
+    if (model->experts_per_token > model->experts)
+        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.experts_per_token", model->experts_per_token,
+                               "model.experts_per_token cannot exceed model.experts.");
     if (model->rotary_dim > model->head_dim)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.rotary_dim", model->rotary_dim, "model.rotary_dim cannot exceed model.head_dim.");
     return FTMEM_OK;

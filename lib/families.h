@@ -1,4 +1,4 @@
-/* Families of decoders: what each block is made of, in which order, and what transformers calls the parts. */
+/* Families of models: what each block is made of, in which order, and what transformers calls the parts. */
 #ifndef FTMEM_FAMILIES_H
 #define FTMEM_FAMILIES_H
 
@@ -29,51 +29,122 @@ enum {
     FTMEM__MLP_JOINED,            /* cur = mlp(cur, residual), likewise */
     FTMEM__ATTENTION_THEN_BRANCH, /* (cur, branch) = (branch, attention(cur)) */
     FTMEM__MLP_INLINE,            /* cur = mlp(cur), written out in the block's forward: each name is reused */
-    FTMEM__JOIN_RESIDUAL_FIRST    /* cur = (residual + branch) + cur */
+    FTMEM__JOIN_RESIDUAL_FIRST,   /* cur = (residual + branch) + cur */
+    FTMEM__CROSS_ATTENTION,       /* cur = attention(cur) to what the stack before has made */
+    FTMEM__CROSS_ATTENTION_ASIDE, /* branch = the same */
+    FTMEM__DROPOUT_ADD,           /* cur = residual + dropout(cur); cur has a name until then */
+    FTMEM__DROPOUT_ADD_BRANCH,    /* cur = residual + dropout(branch); cur and branch have names until then */
+    FTMEM__CLAMP,                 /* cur = clamp(cur), in fp16 */
+    FTMEM__ADD_NAMED              /* cur = residual + cur; residual keeps its name until it is bound anew */
 };
 
-enum { FTMEM__RMS, FTMEM__RMS_PLUS_ONE, FTMEM__RMS_FP32_WEIGHT, FTMEM__LAYER, FTMEM__LAYER_NO_PARAMETERS, FTMEM__LAYER_FP32 }; /* norm kinds */
-enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI };                                                   /* positions */
-enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN };                                                                       /* MLP kinds */
+enum { FTMEM__RMS, FTMEM__RMS_PLUS_ONE, FTMEM__RMS_FP32_WEIGHT, FTMEM__LAYER, FTMEM__LAYER_NO_PARAMETERS, FTMEM__LAYER_FP32, FTMEM__RMS_T5 }; /* norm kinds */
+enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI, FTMEM__RELATIVE };                                                 /* positions */
+enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN, FTMEM__GATED_T5, FTMEM__PLAIN_NAMED };                                                 /* MLP kinds */
 /* FUSED: split in one; SLICED: three slices of one projection; HEADS: each head's three parts, split in one; SELECTED: each
    head's three parts, selected one by one; INDEXED: modeling_falcon.py FalconAttention._split_heads. */
 enum { FTMEM__QKV_SEPARATE, FTMEM__QKV_FUSED, FTMEM__QKV_SLICED, FTMEM__QKV_HEADS, FTMEM__QKV_SELECTED, FTMEM__QKV_INDEXED };
-enum { FTMEM__EAGER_SHARED, FTMEM__EAGER_FALCON, FTMEM__EAGER_MPT, FTMEM__EAGER_BLOOM }; /* eager attention: transformers' usual one, or the model's own */
+enum {
+    FTMEM__EAGER_SHARED,
+    FTMEM__EAGER_FALCON,
+    FTMEM__EAGER_MPT,
+    FTMEM__EAGER_BLOOM,
+    FTMEM__EAGER_T5
+}; /* eager attention: transformers' usual one, or the model's own */
 /* Rotation: the whole head; a slice of it, joined with the rest in apply_rotary_pos_emb, or in the attention's own frame; PAIRS: the
    latter over neighbours, before heads come first, with tables widened in each call. */
-enum { FTMEM__TURN_WHOLE, FTMEM__TURN_JOINED, FTMEM__TURN_APART, FTMEM__TURN_PAIRS, FTMEM__TURN_JOINED_LATE };
+/* Latent attention rotates pairs as complex numbers (modeling_deepseek_v2.py), or pairs taken apart (modeling_deepseek_v3.py). */
+enum { FTMEM__TURN_WHOLE, FTMEM__TURN_JOINED, FTMEM__TURN_APART, FTMEM__TURN_PAIRS, FTMEM__TURN_JOINED_LATE, FTMEM__TURN_COMPLEX, FTMEM__TURN_INTERLEAVED };
 enum { FTMEM__TABLES_CAST, FTMEM__TABLES_FP32, FTMEM__TABLES_CAST_QK_FP32 }; /* cos and sin in the stream's dtype or fp32; q and k widened before */
 enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS };         /* where q/k norms work; a weight for each head */
 
+/* Routers: scores by softmax in fp32, then the best; CAST to the logits' dtype; SCALED by a constant. SIGMOID: the best by
+   score and a bias, their scores gathered; GROUPED: from the best groups, and scaled. */
+enum {
+    FTMEM__ROUTER_NONE,
+    FTMEM__ROUTER_SOFTMAX,
+    FTMEM__ROUTER_SOFTMAX_CAST,
+    FTMEM__ROUTER_SOFTMAX_SCALED,
+    FTMEM__ROUTER_SIGMOID,
+    FTMEM__ROUTER_SIGMOID_GROUPED
+};
+
+/* What PEFT calls the experts: nothing else than the parameters' names, which "all-linear" leaves alone; gate_proj, up_proj and
+   down_proj; w1, w3 and w2. */
+enum { FTMEM__EXPERTS_AS_PARAMETERS, FTMEM__EXPERTS_AS_PROJ, FTMEM__EXPERTS_AS_W };
+
+static inline bool ftmem__is_linear(int32_t role) /* a matrix of a block that LoRA can adapt */
+{
+    return (FTMEM_ROLES_ALL_LINEAR >> role & 1u) != 0;
+}
+
+/* Halves of ftmem_model.layer_kind. */
+enum { FTMEM__LAYER_FULL, FTMEM__LAYER_SLIDING, FTMEM__LAYER_NO_ROTATION, FTMEM__LAYER_SHARED_INDEX, FTMEM__LAYER_KINDS };
+enum { FTMEM__MLP_DENSE, FTMEM__MLP_EXPERTS, FTMEM__MLP_KINDS };
+static inline uint8_t ftmem__layer_attention(uint8_t kind)
+{
+    return kind & 15;
+}
+static inline uint8_t ftmem__layer_mlp(uint8_t kind)
+{
+    return kind >> 4;
+}
+
 typedef struct ftmem__family {
     const char *model_type;
+    const struct ftmem__family *encoder;                    /* the stack before this one; NULL: none */
+    const struct ftmem__family *gated_form;                 /* the same with a gated MLP, where models come in both forms */
     const uint8_t *block, *parallel_block, *two_norm_block; /* FTMEM__END-terminated */
+    uint8_t router, experts_as;
     uint8_t norm, positions, mlp, qkv, qk_norm_kind, activation, turn, tables, eager;
     /* class defaults of the model's switches: FTMEM_ON or FTMEM_OFF */
-    uint8_t tied, qkv_bias, o_bias, mlp_bias, norm_bias, qk_norm, parallel, two_norms, head_bias;
-    bool embed_scale;                    /* the embedding is multiplied (Gemma; Granite where `scaled`) */
-    bool logit_scale;                    /* the logits are, where `scaled` */
-    bool norm_each;                      /* queries are normalised before keys are projected (modeling_qwen3.py, modeling_olmo2.py) */
-    bool views_last;                     /* heads are separated after all three projections (modeling_olmo.py, modeling_stablelm.py) */
-    bool tables_by_kind;                 /* sliding and full blocks rotate differently (modeling_gemma3.py, modeling_olmo3.py) */
-    bool scale_outside;                  /* the multiplication stands in the model's forward, not in the embedding's (modeling_granite.py) */
-    bool embed_norm;                     /* and normalised (BLOOM) */
-    bool softmax_own_dtype;              /* eager attention does not go to fp32 for its softmax */
-    bool dropout_inside;                 /* of a branch: in the attention's and the MLP's own forward */
-    bool scaled_query;                   /* q_proj(x) * scaling before attention, which scales by 1 (modeling_opt.py OPTAttention) */
-    bool wide_scores;                    /* eager attention multiplies fp32 copies of queries and keys (modeling_gptj.py) */
-    bool positions_by_row;               /* each row looks its positions up, which are summed from the mask (modeling_opt.py) */
-    bool bias_apart;                     /* a linear's bias is added by an operation of its own (modeling_falcon.py FalconLinear) */
-    bool always_mask;                    /* create_causal_mask is told not to skip it (modeling_falcon.py) */
-    bool returns_weights;                /* a block returns (stream, attention weights): the caller's tuple holds them */
-    bool mask_buffer;                    /* a boolean buffer of positions x positions (modeling_gpt_bigcode.py GPTBigCodeModel) */
-    bool never_quantized;                /* linears of a class of its own, which bitsandbytes leaves alone (Falcon) */
+    uint8_t tied, qkv_bias, o_bias, mlp_bias, norm_bias, qk_norm, parallel, two_norms, head_bias, router_norm;
+    bool router_fp32;          /* the router's weight stays in fp32, and its input is widened */
+    bool embed_scale;          /* the embedding is multiplied (Gemma; Granite where `scaled`) */
+    bool logit_scale;          /* the logits are, where `scaled` */
+    bool norm_each;            /* queries are normalised before keys are projected (modeling_qwen3.py, modeling_olmo2.py) */
+    bool views_last;           /* heads are separated after all three projections (modeling_olmo.py, modeling_stablelm.py) */
+    bool tables_by_kind;       /* sliding and full blocks rotate differently (modeling_gemma3.py, modeling_olmo3.py) */
+    bool scale_outside;        /* the multiplication stands in the model's forward, not in the embedding's (modeling_granite.py) */
+    bool embed_norm;           /* and normalised (BLOOM) */
+    bool softmax_own_dtype;    /* eager attention does not go to fp32 for its softmax */
+    bool dropout_inside;       /* of a branch: in the attention's and the MLP's own forward */
+    bool scaled_query;         /* q_proj(x) * scaling before attention, which scales by 1 (modeling_opt.py OPTAttention) */
+    bool wide_scores;          /* eager attention multiplies fp32 copies of queries and keys (modeling_gptj.py) */
+    bool positions_by_row;     /* each row looks its positions up, which are summed from the mask (modeling_opt.py) */
+    bool bias_apart;           /* a linear's bias is added by an operation of its own (modeling_falcon.py FalconLinear) */
+    bool always_mask;          /* create_causal_mask is told not to skip it (modeling_falcon.py) */
+    bool returns_weights;      /* a block returns (stream, attention weights): the caller's tuple holds them */
+    bool mask_buffer;          /* a boolean buffer of positions x positions (modeling_gpt_bigcode.py GPTBigCodeModel) */
+    bool returns_cache;        /* with use_cache: even checkpointed blocks return keys and values, views of the fused projection (modeling_gpt_bigcode.py) */
+    bool loss_own_dtype_v4;    /* transformers before 4.50: cross-entropy in the logits' dtype (modeling_gpt2.py GPT2LMHeadModel) */
+    bool loss_in_model;        /* transformers 4.46 and 4.47: the model's forward still widens and shifts the logits itself (modeling_mistral.py) */
+    bool never_quantized;      /* linears of a class of its own, which bitsandbytes leaves alone (Falcon) */
+    bool scale_before_head;    /* the head's input is scaled, where `scaled`, not the logits (MiniCPM) */
+    bool normed_head;          /* training multiplies by normalize(head.weight) (Baichuan 2 NormHead) */
+    bool remote_code;          /* not in transformers: the model's repository brings the code */
+    bool embed_named;          /* the embedding keeps its name beside its dropout (modeling_t5.py T5Stack) */
+    bool positional_masks;     /* blocks take their masks as positional arguments, which a reentrant checkpoint lets go (modeling_t5.py) */
+    bool embed_norm_last;      /* after the positions were added (modeling_bart.py) */
+    bool no_final_norm;        /* (modeling_bart.py) */
+    bool logits_buffer;        /* a buffer is added to the logits (modeling_bart.py final_logits_bias) */
+    bool dense_heads;          /* queries, keys and values are copied to heads first (modeling_whisper.py) */
+    bool fed_features;         /* the embedding is two convolutions over features of a fixed length (modeling_whisper.py WhisperEncoder) */
+    bool k_unbiased;           /* keys have no bias (modeling_whisper.py) */
+    bool end_dropout;          /* after the final norm (modeling_t5.py T5Stack) */
+    bool keeps_cache;          /* keys and values go through a cache in training too: model.config.use_cache does not reach the
+                                            decoder's own config (modeling_t5.py T5Stack) */
+    bool loss_own_dtype;       /* the loss takes the logits as they are, unshifted (modeling_t5.py T5ForConditionalGeneration) */
+    bool down_never_quantized; /* _keep_in_fp32_modules has the down projection (modeling_t5.py) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */
 } ftmem__family;
 
-const ftmem__family *ftmem__family_of(const ftmem_model *model); /* model->family 0: llama */
-void ftmem__model_defaults(ftmem_model *model);                  /* fills what is 0 */
+uint32_t ftmem__family_targets(const ftmem__family *family);                               /* roles that "all-linear" means */
+const ftmem__family *ftmem__family_of(const ftmem_model *model);                           /* model->family 0: llama */
+const uint8_t *ftmem__family_block(const ftmem__family *family, const ftmem_model *model); /* NULL: the family has no block of this form */
+void ftmem__model_defaults(ftmem_model *model);                                            /* fills what is 0 */
+void ftmem__model_encoder(const ftmem_model *model, ftmem_model *encoder);                 /* the stack before it, as a model of its own */
 ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error);
 
 #endif

@@ -1,4 +1,4 @@
-/* Linears: plain and quantised, and the parameters they declare. */
+/* Linears: plain, quantised, adapted by LoRA, and the parameters they declare. */
 #include "lower.h"
 
 /* bitsandbytes/functional.py quantize_4bit and QuantState: half a byte an element; fp32 maxima of blocks of 64, or
@@ -36,35 +36,37 @@ static ftmem__var linear_parameter(ftmem__low *low, int32_t role, int64_t n, int
     param.dtype = (uint8_t)dtype;
     param.tensor_class = base ? FTMEM_CLASS_WEIGHTS : FTMEM_CLASS_ADAPTERS;
     param.role = (uint8_t)role;
-    param.trained = trained;
+    param.trained = trained && !low->idle;
+    param.idle = trained && low->idle;
     param.base = base;
     linear_declare(low, param);
     return ftmem__weight(n, rows > 0 ? n / rows : n, dtype, trained);
 }
 
+static int32_t linear_dtype(const ftmem__low *low, int32_t role)
+{
+    bool end = role == FTMEM_ROLE_EMBED || role == FTMEM_ROLE_HEAD || role == FTMEM_ROLE_POSITION;
+    return end ? low->shape->ends : low->shape->dtype;
+}
+
 ftmem__var ftmem__low_parameter(ftmem__low *low, int32_t role, int64_t n, int64_t cols, bool trained)
 {
-    return linear_parameter(low, role, n, cols < n ? n / cols : 0, low->shape->dtype, trained, true);
+    return linear_parameter(low, role, n, cols < n ? n / cols : 0, linear_dtype(low, role), trained, true);
 }
 
-ftmem__var ftmem__low_matrix(ftmem__low *low, int32_t role, int64_t rows, int64_t cols)
+ftmem__var ftmem__low_parameter_of(ftmem__low *low, int32_t role, int64_t n, int64_t cols, int32_t dtype)
 {
-    return linear_parameter(low, role, rows * cols, rows, low->shape->lora_dtype, true, false);
-}
-
-ftmem__var ftmem__low_vector(ftmem__low *low, int32_t role, int64_t n)
-{
-    return linear_parameter(low, role, n, 0, low->shape->lora_dtype, true, false);
+    return linear_parameter(low, role, n, cols < n ? n / cols : 0, dtype, low->trained, true);
 }
 
 ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t cols)
 {
-    return linear_parameter(low, role, n, n / cols, low->shape->dtype, true, false);
+    return linear_parameter(low, role, n, n / cols, linear_dtype(low, role), true, false);
 }
 
-static bool linear_quantizes(const ftmem__shape *shape, int32_t role)
+ftmem__var ftmem__low_adapter(ftmem__low *low, int32_t role, int64_t n, int64_t rows)
 {
-    return (shape->qlora || shape->lora8) && role <= FTMEM_ROLE_DOWN && !shape->family->never_quantized;
+    return linear_parameter(low, role, n, rows, low->shape->lora_dtype, true, false);
 }
 
 static void linear_quantized(ftmem__low *low, int32_t role, int64_t in, int64_t out)
@@ -97,16 +99,37 @@ ftmem__var ftmem__low_plain_linear(ftmem__low *low, ftmem__var x, ftmem__var w, 
     return y;
 }
 
-/* bitsandbytes MatMul4Bit: the weight is dequantised, in forward and again in backward; the input is not kept. */
+ftmem__var ftmem__low_convolution(ftmem__low *low, ftmem__var x, int64_t channels, int64_t out, int64_t length, int64_t kernel)
+{
+    ftmem__tape *tape = low->tape;
+    const ftmem__shape *shape = low->shape;
+    int32_t dtype = shape->autocast ? shape->autocast : x.dtype;
+    double flops = 2.0 * (double)(low->b * length * out) * (double)(channels * kernel);
+    ftmem__var w = linear_parameter(low, FTMEM_ROLE_NORM, out * channels * kernel, out, shape->dtype, low->trained, true), x16, w16, b16, y;
+    ftmem__var b = linear_parameter(low, FTMEM_ROLE_NORM, out, 0, shape->dtype, low->trained, true);
+    x16 = ftmem__cast(tape, x, dtype);
+    w16 = ftmem__cast_weight(tape, w, dtype);
+    b16 = ftmem__cast_weight(tape, b, dtype);
+    y = ftmem__matmul(tape, FTMEM__OP_CONV, x16, w16, &b16, low->b * out * length, length, flops);
+    ftmem__drop(tape, b16);
+    ftmem__drop(tape, w16);
+    ftmem__drop(tape, x16);
+    ftmem__drop(tape, x);
+    return y;
+}
+
+/* bitsandbytes MatMul4Bit: the weight is dequantised, in forward and again in backward; the input is not kept, but was before
+   0.43.2 (autograd/_functions.py, ctx.tensors). */
 static ftmem__var linear_4bit(ftmem__low *low, ftmem__var x, int64_t out)
 {
     ftmem__tape *tape = low->tape;
     int32_t compute = low->shape->compute;
-    int64_t n = x.cols * out, rows = x.n / x.cols, work = ftmem__round512(ftmem__bytes(compute, n));
+    int64_t n = x.cols * out, rows = x.n / x.cols, work = ftmem__round512(ftmem__bytes(compute, n)) * (low->shape->half_state ? 2 : 1);
     ftmem__var in = ftmem__cast(tape, x, compute), y, result;
     ftmem__node *node;
     int16_t dequantized = ftmem__alloc_bytes(tape, FTMEM__OP_DEQUANTIZE, work, FTMEM_CLASS_WORKSPACE);
-    y = ftmem__matmul(tape, FTMEM__OP_LINEAR4, in, ftmem__constant(n, x.cols, compute), NULL, rows * out, out, 2.0 * (double)rows * (double)n);
+    y = ftmem__matmul(tape, low->shape->input_kept ? FTMEM__OP_LINEAR4_KEEPING : FTMEM__OP_LINEAR4, in, ftmem__constant(n, x.cols, compute), NULL, rows * out,
+                      out, 2.0 * (double)rows * (double)n);
     node = ftmem__recorded(tape, y);
     if (node) node->work = work;
     ftmem__release(tape, dequantized);
@@ -114,6 +137,16 @@ static ftmem__var linear_4bit(ftmem__low *low, ftmem__var x, int64_t out)
     ftmem__drop(tape, y);
     ftmem__drop(tape, in);
     return result;
+}
+
+ftmem__var ftmem__low_quantized_head(ftmem__low *low, ftmem__var x, int64_t out)
+{
+    return linear_4bit(low, x, out);
+}
+
+void ftmem__low_quantized_parameter(ftmem__low *low, int32_t role, int64_t in, int64_t out)
+{
+    linear_quantized(low, role, in, out);
 }
 
 /* bitsandbytes MatMul8bitLt over a frozen weight, no outlier columns: an fp16 copy of the input, its int8 form, an
@@ -160,6 +193,13 @@ static ftmem__var linear_apart(ftmem__low *low, ftmem__var x, ftmem__var w, cons
     return sum;
 }
 
+bool ftmem__low_is_quantized(const ftmem__low *low, int32_t role)
+{
+    const ftmem__family *family = low->shape->family;
+    if (family->never_quantized || (role == FTMEM_ROLE_DOWN && family->down_never_quantized)) return false;
+    return (low->shape->qlora || low->shape->lora8) && ftmem__is_linear(role);
+}
+
 /* peft/utils/integrations.py dequantize_module_weight: the weight itself (-1), bitsandbytes' dequantised 4-bit weight, or its
    int8 weight times scales times 1/127 in fp32 (backends/default/ops.py). */
 int16_t ftmem__low_dequantized(ftmem__low *low, int32_t role, int64_t in, int64_t out, int32_t *dtype)
@@ -167,7 +207,7 @@ int16_t ftmem__low_dequantized(ftmem__low *low, int32_t role, int64_t in, int64_
     const ftmem__shape *shape = low->shape;
     int16_t scaled, whole;
     *dtype = shape->dtype;
-    if (!linear_quantizes(shape, role)) return -1;
+    if (!ftmem__low_is_quantized(low, role)) return -1;
     *dtype = shape->qlora ? shape->compute : FTMEM_FP32;
     scaled = ftmem__alloc(low->tape, FTMEM__OP_DEQUANTIZE, in * out, in, *dtype, low->tape->birth);
     if (shape->qlora) return scaled;
@@ -179,7 +219,7 @@ int16_t ftmem__low_dequantized(ftmem__low *low, int32_t role, int64_t in, int64_
 static ftmem__var linear_base(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias)
 {
     const ftmem__shape *shape = low->shape;
-    bool quantized = linear_quantizes(shape, role);
+    bool quantized = ftmem__low_is_quantized(low, role);
     ftmem__var w, b;
     if (quantized) linear_quantized(low, role, x.cols, out);
     else w = linear_parameter(low, role, x.cols * out, out, shape->dtype, low->trained, true);
@@ -188,6 +228,50 @@ static ftmem__var linear_base(ftmem__low *low, int32_t role, ftmem__var x, int64
     if (!quantized) return ftmem__low_plain_linear(low, x, w, bias ? &b : NULL, out);
     if (bias && shape->qlora) linear_bias4(low, out);
     return shape->qlora ? linear_4bit(low, x, out) : linear_8bit(low, x, out);
+}
+
+int64_t ftmem__low_lora_parameters(ftmem__low *low, int32_t role, int64_t in, int64_t out)
+{
+    const ftmem__shape *shape = low->shape;
+    int64_t r = shape->adapter->rank;
+    if (shape->qlora) linear_quantized(low, role, in, out);
+    else (void)linear_parameter(low, role, in * out, out, shape->dtype, false, true);
+    (void)linear_parameter(low, role, r * in, r, shape->lora_dtype, true, false);
+    (void)linear_parameter(low, role, out * r, out, shape->lora_dtype, true, false);
+    return r * (in + out);
+}
+
+/* litgpt/lora.py LoRAQKVLinear: one dropped input and one A for the adapted parts, B as a convolution, and zeros for the others. */
+static ftmem__var linear_merged_lora(ftmem__low *low, ftmem__var x, ftmem__var base, const int64_t part[3])
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__tape *tape = low->tape;
+    int64_t r = shape->adapter->rank, width = 0, parts = 0, i;
+    ftmem__var a, b, dropped, low_rank, up, padded, sum;
+    for (i = 0; i < 3; i++)
+        if (shape->adapter->targets >> i & 1u) width += part[i], parts++;
+    a = linear_parameter(low, FTMEM_ROLE_QKV, parts * r * x.cols, parts * r, shape->lora_dtype, true, false);
+    b = linear_parameter(low, FTMEM_ROLE_QKV, width * r, width, shape->lora_dtype, true, false);
+    dropped = ftmem__low_dropout(low, ftmem__keep(tape, x), shape->adapter->dropout);
+    low_rank = ftmem__low_plain_linear(low, dropped, a, NULL, parts * r);
+    ftmem__drop(tape, dropped);
+    b.cols = low_rank.cols;
+    up = ftmem__low_plain_linear(low, low_rank, b, NULL, width);
+    ftmem__drop(tape, low_rank);
+    padded = parts == 3 ? ftmem__keep(tape, up) : ftmem__apply(tape, FTMEM__OP_ZERO_PAD, &up, 1, base.n, base.cols, up.dtype);
+    ftmem__drop(tape, up);
+    up = ftmem__unary(tape, FTMEM__OP_SCALE, padded);
+    ftmem__drop(tape, padded);
+    sum = ftmem__binary(tape, FTMEM__OP_ADD, base, up);
+    ftmem__drop(tape, up);
+    ftmem__drop(tape, base);
+    return sum;
+}
+
+ftmem__var ftmem__low_merged_linear(ftmem__low *low, ftmem__var x, const int64_t part[3], bool bias)
+{
+    ftmem__var base = linear_base(low, FTMEM_ROLE_QKV, x, part[0] + part[1] + part[2], bias);
+    return low->adapted && low->shape->adapter->targets & 7u ? linear_merged_lora(low, x, base, part) : base;
 }
 
 ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias)

@@ -1,17 +1,31 @@
 /* The question "how much memory": load, walk, report. */
 #include "step.h"
 
+static void memory_stacks(ftmem__walk *walk)
+{
+    int32_t i;
+    walk->stacks = walk->shape.crossed ? 2 : 1;
+    for (i = 0; i < walk->stacks; i++) {
+        ftmem__stack *stack = &walk->stack[i];
+        memset(&stack->embed, 0, sizeof stack->embed);
+        memset(&stack->end, 0, sizeof stack->end);
+        memset(stack->side, 0, sizeof stack->side);
+        stack->shape = i == walk->stacks - 1 ? &walk->shape : &walk->earlier;
+    }
+}
+
 static ftmem_status memory_walk(const ftmem__case *c, ftmem__walk *walk, ftmem_error *error)
 {
     ftmem_status status;
     walk->params.count = 0;
     walk->params.full = false;
-    walk->kinds = 0;
+    walk->kinds = walk->kept_count = 0;
     walk->exhausted = false;
-    memset(&walk->embed, 0, sizeof walk->embed);
-    memset(&walk->head, 0, sizeof walk->head);
+    walk->head_note.event = walk->head_note.count = 0;
     status = ftmem__shape_fill(&walk->shape, c, error);
+    if (status == FTMEM_OK && walk->shape.crossed) status = ftmem__shape_encoder(&walk->earlier, c, error);
     if (status != FTMEM_OK) return status;
+    memory_stacks(walk);
     return ftmem__walk_segments(walk, error);
 }
 
@@ -36,7 +50,7 @@ static int32_t memory_kernel(ftmem__walk *walk)
     ftmem__low low = { 0 };
     low.tape = &walk->tape;
     low.shape = &walk->shape;
-    low.kind = walk->shape.model->layer_kind[0];
+    low.kind = ftmem__layer_attention(walk->shape.model->layer_kind[0]);
     return ftmem__low_kernel(&low, walk->shape.stream);
 }
 
@@ -58,6 +72,8 @@ static void memory_notes(ftmem__case *c, const ftmem__step *step, const ftmem_me
     if (m->phase_allocated[FTMEM_PHASE_EVAL] > training) ftmem__case_note(c, FTMEM_NOTE_EVAL_HIGHER, "job.eval_batch", c->job.eval_batch);
     if (step->peak.phase >= FTMEM_PHASE_FORWARD2 && step->peak.phase <= FTMEM_PHASE_OPTIMIZER2) ftmem__case_note(c, FTMEM_NOTE_LATER_STEP, NULL, 2);
     if (c->job.recompute != FTMEM_RECOMPUTE_NONE && memory_frozen_blocks(walk)) ftmem__case_note(c, FTMEM_NOTE_CKPT_FROZEN, "job.recompute", 0);
+    if (c->model.dequantized) ftmem__case_note(c, FTMEM_NOTE_DEQUANTIZED, "job.dtype", c->job.dtype);
+    if (walk->shape.family->remote_code) ftmem__case_note(c, FTMEM_NOTE_REMOTE_CODE, "model.family", c->model.family);
     if (m->process.expected) ftmem__case_note(c, FTMEM_NOTE_TIER, NULL, m->bound_rows);
 }
 
@@ -104,6 +120,7 @@ static void memory_parameters(const ftmem__walk *walk, ftmem_parameters *out)
 {
     ftmem__totals t;
     int32_t i;
+    int32_t block = ftmem__walk_last(walk)->of_layer[0];
     ftmem__totals_fill(&t, walk);
     out->total = t.parameters;
     out->trainable = t.trainable;
@@ -113,7 +130,7 @@ static void memory_parameters(const ftmem__walk *walk, ftmem_parameters *out)
         if (!p->base) continue;
         if (p->role == FTMEM_ROLE_EMBED) out->embedding += p->n;
         if (p->role == FTMEM_ROLE_HEAD) out->head += p->n;
-        if (p->segment == 0) out->block += p->n;
+        if (p->segment == block) out->block += p->n;
     }
 }
 

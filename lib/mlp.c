@@ -75,11 +75,29 @@ ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x)
     return y;
 }
 
-/* down(act(gate(x)) * up(x)) */
-static ftmem__var mlp_gated(ftmem__low *low, ftmem__var x, bool bias)
+/* liger_kernel/ops/swiglu.py LigerSiLUMulFunction, geglu.py: gate and up are kept, and their gradients written over them. */
+static ftmem__var mlp_gated_kernel(ftmem__low *low, ftmem__var x, int64_t f, bool bias)
 {
     ftmem__tape *tape = low->tape;
-    int64_t f = low->shape->f;
+    ftmem__var in[2], product, y;
+    in[0] = ftmem__low_linear(low, FTMEM_ROLE_GATE, x, f, bias);
+    in[1] = ftmem__low_linear(low, FTMEM_ROLE_UP, x, f, bias);
+    product = ftmem__apply(tape, FTMEM__OP_FUSED_MLP, in, 2, in[0].n, in[0].cols, in[0].dtype);
+    ftmem__drop(tape, in[1]);
+    ftmem__drop(tape, in[0]);
+    y = ftmem__low_linear(low, FTMEM_ROLE_DOWN, product, low->shape->h, bias);
+    ftmem__drop(tape, product);
+    return y;
+}
+
+/* down(act(gate(x)) * up(x)) */
+ftmem__var ftmem__low_gated(ftmem__low *low, ftmem__var x, int64_t f)
+{
+    ftmem__tape *tape = low->tape;
+    bool bias = low->shape->model->mlp_bias == FTMEM_ON;
+    ftmem__var fused;
+    if (ftmem__low_fused_mlp(low, x, f, &fused)) return fused;
+    if (low->shape->job->kernels & FTMEM_FUSED_MLP) return mlp_gated_kernel(low, x, f, bias);
     ftmem__var act = ftmem__low_activation(low, ftmem__low_linear(low, FTMEM_ROLE_GATE, x, f, bias)), up, product, y;
     up = ftmem__low_linear(low, FTMEM_ROLE_UP, x, f, bias);
     product = ftmem__binary(tape, FTMEM__OP_MUL, act, up);
@@ -108,6 +126,40 @@ static ftmem__var mlp_gated_fused(ftmem__low *low, ftmem__var x, bool bias)
     return y;
 }
 
+/* The down projection over x dropped out, in the weight's dtype; takes over x (modeling_t5.py T5DenseGatedActDense). */
+static ftmem__var mlp_down_t5(ftmem__low *low, ftmem__var x, bool bias)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var dropped = ftmem__low_dropout(low, x, low->shape->model->mlp_dropout), cast = dropped, y;
+    if (low->shape->family->down_never_quantized) {
+        cast = ftmem__cast(tape, dropped, low->shape->dtype);
+        ftmem__drop(tape, dropped);
+    }
+    y = ftmem__low_linear(low, FTMEM_ROLE_DOWN, cast, low->shape->h, bias);
+    ftmem__drop(tape, cast);
+    return y;
+}
+
+/* modeling_t5.py T5DenseGatedActDense: hidden_gelu and hidden_linear are names. */
+static ftmem__var mlp_gated_t5(ftmem__low *low, ftmem__var x, bool bias)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t f = low->shape->f;
+    ftmem__var act = ftmem__low_activation(low, ftmem__low_linear(low, FTMEM_ROLE_GATE, x, f, bias)), up, y;
+    up = ftmem__low_linear(low, FTMEM_ROLE_UP, x, f, bias);
+    y = mlp_down_t5(low, ftmem__binary(tape, FTMEM__OP_MUL, act, up), bias);
+    ftmem__drop(tape, up);
+    ftmem__drop(tape, act);
+    return y;
+}
+
+/* One name for all (modeling_t5.py T5DenseActDense). */
+static ftmem__var mlp_plain_named(ftmem__low *low, ftmem__var x, bool bias)
+{
+    ftmem__var up = ftmem__low_linear(low, FTMEM_ROLE_UP, x, low->shape->f, bias);
+    return mlp_down_t5(low, ftmem__low_activation(low, up), bias);
+}
+
 static ftmem__var mlp_plain(ftmem__low *low, ftmem__var x, bool bias)
 {
     ftmem__var up = ftmem__low_linear(low, FTMEM_ROLE_UP, x, low->shape->f, bias), act, y;
@@ -130,7 +182,7 @@ ftmem__var ftmem__low_mlp_inline(ftmem__low *low, ftmem__var x)
     low->tape->part = FTMEM__PART_MLP;
     up = ftmem__low_linear(low, FTMEM_ROLE_UP, x, low->shape->f, bias);
     ftmem__drop(low->tape, x);
-    act = ftmem__low_activation(low, up);
+    act = ftmem__low_dropout(low, ftmem__low_activation(low, up), low->shape->model->mlp_dropout);
     y = ftmem__low_linear(low, FTMEM_ROLE_DOWN, act, low->shape->h, bias);
     ftmem__drop(low->tape, act);
     return y;
@@ -141,7 +193,10 @@ ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x)
     bool bias = low->shape->model->mlp_bias == FTMEM_ON;
     ftmem__var y;
     low->tape->part = FTMEM__PART_MLP;
-    if (low->shape->family->mlp == FTMEM__GATED) y = mlp_gated(low, x, bias);
+    if (low->mlp == FTMEM__MLP_EXPERTS) return ftmem__low_experts(low, x);
+    if (low->shape->family->mlp == FTMEM__GATED) y = ftmem__low_gated(low, x, low->shape->f);
+    else if (low->shape->family->mlp == FTMEM__GATED_T5) y = mlp_gated_t5(low, x, bias);
+    else if (low->shape->family->mlp == FTMEM__PLAIN_NAMED) y = mlp_plain_named(low, x, bias);
     else if (low->shape->family->mlp == FTMEM__GATED_FUSED) y = mlp_gated_fused(low, x, bias);
     else y = mlp_plain(low, x, bias);
     return low->shape->family->dropout_inside && !low->join ? ftmem__low_dropout(low, y, low->shape->model->hidden_dropout) : y;

@@ -51,7 +51,7 @@ static void names_put_nearest(ftmem__text *text, const ftmem__names *names, cons
     int64_t rank = -1;
     const char *between = "";
     for (const char *name = names_next(names, typed, &rank); name; name = names_next(names, typed, &rank)) {
-        if (text->needed + strlen(name) + sizeof ", , ..." > text->capacity) {
+        if (text->needed + strlen(name) + sizeof ", , ..." >= text->capacity) {
             ftmem__put(text, ", ...");
             return;
         }
@@ -130,7 +130,7 @@ ftmem_status ftmem_enum_parse(const char *enum_name, const char *text, int32_t *
 /* Parts are bits themselves, every other enum's values are places of bits. */
 static uint32_t names_bit(const names_row *row)
 {
-    return strcmp(row->enum_name, "part") == 0 ? (uint32_t)row->value : (uint32_t)1 << row->value;
+    return strcmp(row->enum_name, "part") == 0 || strcmp(row->enum_name, "fused") == 0 ? (uint32_t)row->value : (uint32_t)1 << row->value;
 }
 
 void ftmem__put_set(ftmem__text *text, const char *enum_name, uint32_t set)

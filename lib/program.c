@@ -14,6 +14,21 @@ static void program_replace(ftmem__tape *tape, ftmem__var *place, ftmem__var val
     *place = value;
 }
 
+static ftmem__var program_table(ftmem__low *low, int64_t n, int64_t cols, int32_t dtype, ftmem__op op)
+{
+    ftmem__var v = ftmem__constant(n, cols, dtype);
+    v.store = ftmem__alloc(low->tape, op, n, cols, dtype, low->tape->birth);
+    return v;
+}
+
+static ftmem__var program_lookup(ftmem__low *low, ftmem__var w, int64_t tokens)
+{
+    ftmem__var y = ftmem__apply(low->tape, FTMEM__OP_EMBEDDING, &w, 1, tokens * w.cols, w.cols, w.dtype);
+    ftmem__node *node = ftmem__recorded(low->tape, y);
+    if (node && tokens > 3072) node->work = 6 * 8 * tokens; /* embedding_dense_backward sorts its indices */
+    return y;
+}
+
 /* ---------------------------------------------------------------------------------------------------- attention */
 
 /* modeling_phi3.py Phi3Attention: query, key and value are slices, each with a gradient of the whole. */
@@ -103,17 +118,28 @@ static void program_view(ftmem__low *low, int32_t i, ftmem__var *x)
     if (copied) program_replace(low->tape, x, ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, *x));
 }
 
+/* view(...).transpose(1, 2).contiguous() */
+static void program_dense(ftmem__low *low, ftmem__var *x)
+{
+    ftmem__var view = ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, *x); /* its gradient is copied for the projection */
+    program_replace(low->tape, x, ftmem__unary(low->tape, FTMEM__OP_CLONE, view));
+    ftmem__drop(low->tape, view);
+    x->joined = true;
+}
+
 /* Three linears; where the norm of queries and keys stands among them, and where heads are separated, differs. */
 static void program_project_apart(ftmem__low *low, ftmem__var x, bool bias, ftmem__var qkv[3])
 {
+    ftmem__var source = low->cross ? low->side[FTMEM__SIDE_SOURCE] : x;
     static const uint8_t role[] = { FTMEM_ROLE_Q, FTMEM_ROLE_K, FTMEM_ROLE_V };
     const ftmem__family *family = low->shape->family;
-    bool last = family->views_last;
+    bool last = family->views_last, fused = ftmem__low_fused_qkv(low, x, qkv);
     int32_t i;
     for (i = 0; i < 3; i++) {
-        qkv[i] = ftmem__low_linear(low, role[i], x, i ? low->shape->kv : low->shape->q, bias);
+        if (!fused) qkv[i] = ftmem__low_linear(low, role[i], i ? source : x, i ? low->shape->kv : low->shape->q, bias && !(i == 1 && family->k_unbiased));
         if (i == 0 && family->scaled_query) program_replace(low->tape, &qkv[0], ftmem__unary(low->tape, FTMEM__OP_SCALE, qkv[0]));
-        if (!last) program_view(low, i, &qkv[i]);
+        if (family->dense_heads) program_dense(low, &qkv[i]);
+        else if (!last) program_view(low, i, &qkv[i]);
         if (i < 2 && family->norm_each && low->shape->model->qk_norm == FTMEM_ON) qkv[i] = ftmem__low_qk_norm(low, qkv[i]);
     }
     for (i = 0; i < 3 && last; i++) program_view(low, i, &qkv[i]);
@@ -129,7 +155,10 @@ static void program_project(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ft
         program_project_apart(low, x, bias, qkv);
         return;
     }
-    fused = ftmem__low_linear(low, FTMEM_ROLE_QKV, x, shape->q + 2 * shape->kv, bias);
+    part[0] = shape->q;
+    part[1] = part[2] = shape->kv;
+    fused = shape->merged ? ftmem__low_merged_linear(low, x, part, bias) : ftmem__low_linear(low, FTMEM_ROLE_QKV, x, shape->q + 2 * shape->kv, bias);
+    if (shape->job->use_cache == FTMEM_ON && shape->family->returns_cache) ftmem__cache_hold(low->tape, fused, false);
     part[0] = low->tokens * shape->q;
     part[1] = part[2] = low->tokens * shape->kv;
     program_take_apart(low, fused, part, qkv);
@@ -141,20 +170,103 @@ static void program_rotate(ftmem__low *low, ftmem__var qkv[3], ftmem__var *local
     if (program_rotates(low)) ftmem__low_rotate(low, qkv, locals, count);
 }
 
-static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
+static void program_queries(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ftmem__var *locals, int32_t *count)
 {
     const ftmem__shape *shape = low->shape;
-    ftmem__var qkv[3], locals[12], out, y;
-    int32_t count = 0;
-    low->tape->part = FTMEM__PART_ATTENTION;
-    program_project(low, x, qkv, locals, &count);
+    program_project(low, x, qkv, locals, count);
     if (shape->model->qk_norm == FTMEM_ON && !shape->family->norm_each) {
         qkv[0] = ftmem__low_qk_norm(low, qkv[0]);
         qkv[1] = ftmem__low_qk_norm(low, qkv[1]);
     }
-    program_rotate(low, qkv, locals, &count);
+    program_rotate(low, qkv, locals, count);
+}
+
+/* cache_utils.py DynamicLayer.update: new tensors, which the cache owns beside the graph. Checkpointed blocks have none. */
+static void program_cache(ftmem__low *low, ftmem__var kv[2])
+{
+    const ftmem_job *job = low->shape->job;
+    ftmem__var given[2];
+    int32_t i;
+    if (!low->shape->family->keeps_cache || (job->recompute != FTMEM_RECOMPUTE_NONE && low->training)) return;
+    for (i = 0; i < 2; i++) given[i] = kv[i];
+    for (i = 0; i < 2; i++) kv[i] = ftmem__unary(low->tape, FTMEM__OP_CAT, kv[i]);
+    for (i = 0; i < 2; i++) {
+        kv[i].joined = true;
+        ftmem__cache_hold(low->tape, kv[i], ftmem__holds_outputs(job));
+        ftmem__drop(low->tape, given[i]);
+    }
+}
+
+/* modeling_t5.py _relative_position_bucket: what stands beside what, in bytes a pair of tokens, as it is made and dropped. */
+static void program_buckets(ftmem__low *low, int64_t pairs, ftmem__var *distance, ftmem__var *bucket)
+{
+    ftmem__tape *tape = low->tape;
+    int16_t absolute, small, large, both;
+    *distance = program_table(low, pairs, low->shape->s, FTMEM_INT64, FTMEM__OP_TABLE);
+    if (!low->shape->causal) { /* the sign chooses the half */
+        int16_t sign = ftmem__alloc(tape, FTMEM__OP_TABLE, pairs, 0, FTMEM_INT64, tape->birth);
+        *bucket = program_table(low, pairs, low->shape->s, FTMEM_INT64, FTMEM__OP_TABLE);
+        ftmem__release(tape, sign);
+    }
+    absolute = ftmem__alloc(tape, FTMEM__OP_TABLE, pairs, 0, FTMEM_INT64, tape->birth);
+    small = ftmem__alloc(tape, FTMEM__OP_TABLE, pairs, 0, FTMEM_BOOL, tape->birth);
+    large = ftmem__alloc(tape, FTMEM__OP_TABLE, pairs, 0, FTMEM_INT64, tape->birth);
+    both = ftmem__alloc(tape, FTMEM__OP_TABLE, 2 * pairs, 0, FTMEM_INT64, tape->birth); /* the bound and the minimum */
+    ftmem__release(tape, both);
+    if (low->shape->causal) *bucket = program_table(low, pairs, low->shape->s, FTMEM_INT64, FTMEM__OP_TABLE);
+    ftmem__release(tape, large);
+    ftmem__release(tape, small);
+    ftmem__release(tape, absolute);
+}
+
+/* modeling_t5.py T5Attention.compute_bias: a table's rows for each pair of tokens. */
+static ftmem__var program_relative(ftmem__low *low)
+{
+    const ftmem__shape *shape = low->shape;
+    int64_t pairs = shape->s * shape->s, n = shape->model->relative_buckets * shape->heads;
+    ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_POSITION, n, shape->heads, low->trained), distance, bucket, bias;
+    program_buckets(low, pairs, &distance, &bucket);
+    bias = program_lookup(low, w, pairs);
+    ftmem__save_var(low->tape, bias, bucket);
+    ftmem__drop(low->tape, bucket);
+    ftmem__drop(low->tape, distance);
+    return bias;
+}
+
+/* Cross-attention has no table: zeros, which checkpointing makes a leaf of. */
+static ftmem__var program_zeros(ftmem__low *low, int64_t keys, int32_t dtype)
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__var zeros = program_table(low, shape->heads * shape->s * keys, keys, dtype, FTMEM__OP_TABLE);
+    zeros.grad = low->training && shape->job->recompute != FTMEM_RECOMPUTE_NONE;
+    if (zeros.grad) zeros.node = FTMEM__SIDE - FTMEM__SIDE_CROSS_BIAS;
+    return zeros;
+}
+
+/* modeling_t5.py T5Stack: the bias of every block is the first one's. */
+static const ftmem__var *program_bias(ftmem__low *low, int64_t keys, int32_t query_dtype)
+{
+    int32_t side = low->cross ? FTMEM__SIDE_CROSS_BIAS : FTMEM__SIDE_BIAS;
+    ftmem__var *bias = &low->side[side];
+    if (low->shape->family->positions != FTMEM__RELATIVE) return NULL;
+    if (low->given >> side & 1) return bias;
+    *bias = low->cross ? program_zeros(low, keys, query_dtype) : program_relative(low);
+    low->made |= (uint8_t)(1u << side);
+    return bias;
+}
+
+static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__var qkv[3], locals[16], out, y;
+    int32_t count = 0;
+    low->tape->part = FTMEM__PART_ATTENTION;
+    if (shape->model->kv_rank > 0) ftmem__low_latent(low, x, qkv, locals, &count);
+    else program_queries(low, x, qkv, locals, &count);
+    program_cache(low, qkv + 1);
+    low->bias = program_bias(low, qkv[1].n / (low->b * shape->kv), qkv[0].dtype);
     out = ftmem__low_attend(low, qkv, locals, &count); /* q, k, v stay this frame's */
-    y = ftmem__low_linear(low, FTMEM_ROLE_O, out, shape->h, shape->model->o_bias == FTMEM_ON);
+    if (!ftmem__low_fused_o(low, out, shape->h, &y)) y = ftmem__low_linear(low, FTMEM_ROLE_O, out, shape->h, shape->model->o_bias == FTMEM_ON);
     ftmem__drop(low->tape, out);
     if (low->join) program_replace(low->tape, &y, ftmem__low_dropout_add(low, y, *low->join)); /* modeling_bloom.py BloomAttention */
     else if (shape->family->dropout_inside) y = ftmem__low_dropout(low, y, shape->model->hidden_dropout);
@@ -163,13 +275,6 @@ static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
     ftmem__drop(low->tape, qkv[2]);
     while (count > 0) ftmem__drop(low->tape, locals[--count]);
     return y;
-}
-
-static ftmem__var program_table(ftmem__low *low, int64_t n, int64_t cols, int32_t dtype, ftmem__op op)
-{
-    ftmem__var v = ftmem__constant(n, cols, dtype);
-    v.store = ftmem__alloc(low->tape, op, n, cols, dtype, low->tape->birth);
-    return v;
 }
 
 /* -------------------------------------------------------------------------------------------------------- block */
@@ -255,6 +360,33 @@ static void program_attention_then_branch(ftmem__low *low, program_frame *f)
     f->branch = y;
 }
 
+static ftmem__var program_cross_attention(ftmem__low *low, ftmem__var x)
+{
+    ftmem__var y;
+    low->cross = true;
+    y = program_attention(low, x);
+    low->cross = false;
+    return y;
+}
+
+/* cur = residual + dropout(branch) */
+static void program_dropout_add(ftmem__low *low, program_frame *f, ftmem__var branch)
+{
+    low->tape->part = FTMEM__PART_RESIDUAL;
+    program_replace(low->tape, &f->cur, ftmem__low_dropout_add(low, branch, f->residual));
+    ftmem__drop(low->tape, f->residual);
+    f->has_residual = false;
+}
+
+/* modeling_t5.py T5Block, modeling_bart.py: infinities of fp16 are cut off. */
+static void program_clamp(ftmem__low *low, program_frame *f)
+{
+    ftmem__tape *tape = low->tape;
+    if (f->cur.dtype != FTMEM_FP16) return;
+    low->tape->part = FTMEM__PART_RESIDUAL;
+    program_replace(tape, &f->cur, ftmem__unary(tape, FTMEM__OP_CLAMP, f->cur));
+}
+
 static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
 {
     ftmem__tape *tape = low->tape;
@@ -285,6 +417,16 @@ static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
     case FTMEM__MLP_JOINED: program_joined(low, f, false); break;
     case FTMEM__MLP_INLINE: f->cur = ftmem__low_mlp_inline(low, f->cur); break;
     case FTMEM__JOIN_RESIDUAL_FIRST: program_join_residual_first(low, f); break;
+    case FTMEM__CROSS_ATTENTION: program_replace(tape, &f->cur, program_cross_attention(low, f->cur)); break;
+    case FTMEM__CROSS_ATTENTION_ASIDE: program_set(tape, &f->branch, &f->has_branch, program_cross_attention(low, f->cur)); break;
+    case FTMEM__DROPOUT_ADD: program_dropout_add(low, f, f->cur); break;
+    case FTMEM__DROPOUT_ADD_BRANCH:
+        program_dropout_add(low, f, f->branch);
+        ftmem__drop(tape, f->branch);
+        f->has_branch = false;
+        break;
+    case FTMEM__CLAMP: program_clamp(low, f); break;
+    case FTMEM__ADD_NAMED: program_sum(low, f, f->residual, f->cur); break;
     default: break;
     }
 }
@@ -307,13 +449,9 @@ static ftmem__var program_returned(ftmem__low *low)
 /* One block over x, which stays the caller's. */
 ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x)
 {
-    const ftmem__family *family = low->shape->family;
-    const ftmem_model *model = low->shape->model;
-    const uint8_t *step = family->block;
+    const uint8_t *step = ftmem__family_block(low->shape->family, low->shape->model);
     program_frame frame = { 0 };
-    ftmem__var returned;
-    if (model->parallel == FTMEM_ON) step = model->two_norms == FTMEM_ON ? family->two_norm_block : family->parallel_block;
-    returned = program_returned(low);
+    ftmem__var returned = program_returned(low);
     frame.cur = ftmem__keep(low->tape, x);
     for (; *step != FTMEM__END; step++) program_step(low, &frame, *step);
     if (low->tape->mode == FTMEM__RECORD && returned.store >= 0 && low->has_weights && low->weights.grad) {
@@ -328,7 +466,10 @@ ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x)
 
 ftmem__var ftmem__low_final_norm(ftmem__low *low, ftmem__var x)
 {
-    return ftmem__low_norm(low, x, low->shape->h);
+    ftmem__var y;
+    if (low->shape->family->no_final_norm) return ftmem__keep(low->tape, x);
+    y = ftmem__low_norm(low, x, low->shape->h);
+    return low->shape->family->end_dropout ? ftmem__low_dropout(low, y, low->shape->model->hidden_dropout) : y;
 }
 
 /* ---------------------------------------------------------------------------------------------------- embedding */
@@ -343,29 +484,52 @@ static void program_argument(ftmem__prologue *p, ftmem__var value)
     if (p->mask_count < FTMEM__COUNT(p->masks)) p->masks[p->mask_count++] = value;
 }
 
+/* The encoder's, whose gradient comes after this one; a tied head's has come before. */
+static ftmem__var program_shared_embedding(ftmem__low *low, int64_t n, bool trained)
+{
+    ftmem__var w = ftmem__weight(n, low->shape->h, low->shape->dtype, trained);
+    if (trained) w.node = low->shape->tied ? FTMEM__JOINED_LEAF : FTMEM__SHARED_LEAF;
+    return w;
+}
+
 static ftmem__var program_embedding_weight(ftmem__low *low)
 {
     const ftmem__shape *shape = low->shape;
     int64_t n = shape->vocab * shape->h;
     bool trained = shape->embed_trained && !shape->embed_copy;
+    if (shape->crossed && !shape->fed_features) return program_shared_embedding(low, n, trained);
     ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_EMBED, n, shape->h, trained);
+    if (shape->crossed && shape->tied && trained) w.node = FTMEM__JOINED_LEAF; /* the encoder's backward is still to come */
     return shape->embed_copy ? ftmem__low_copy(low, FTMEM_ROLE_EMBED, n, shape->h) : w;
 }
 
-static ftmem__var program_lookup(ftmem__low *low, ftmem__var w, int64_t tokens)
+/* modeling_whisper.py WhisperEncoder: two convolutions, the second of stride 2, and frozen sinusoids in a table. */
+static ftmem__var program_features(ftmem__low *low, ftmem__prologue *p)
 {
-    ftmem__var y = ftmem__apply(low->tape, FTMEM__OP_EMBEDDING, &w, 1, tokens * w.cols, w.cols, w.dtype);
-    ftmem__node *node = ftmem__recorded(low->tape, y);
-    if (node && tokens > 3072) node->work = 6 * 8 * tokens; /* embedding_dense_backward sorts its indices */
-    return y;
+    const ftmem__shape *shape = low->shape;
+    ftmem__tape *tape = low->tape;
+    int64_t n = shape->model->position_rows * shape->h, channels = shape->model->encoder_channels, length = 2 * shape->s;
+    ftmem__var x = ftmem__constant(low->b * channels * length, length, shape->autocast ? FTMEM_FP32 : shape->dtype), w, rows, sum;
+    x = ftmem__low_convolution(low, x, channels, shape->h, length, 3);
+    if (shape->require_input_grad && tape->mode != FTMEM__NO_GRAD && !x.grad) x.grad = true, x.node = FTMEM__LEAF;
+    x = ftmem__low_convolution(low, ftmem__low_activation(low, x), shape->h, shape->h, shape->s, 3);
+    x = ftmem__low_activation(low, x);
+    x.cols = shape->h;
+    w = ftmem__low_parameter(low, FTMEM_ROLE_POSITION, n, shape->h, false);
+    rows = program_lookup(low, w, shape->s);
+    sum = ftmem__binary(tape, FTMEM__OP_ADD, x, rows);
+    ftmem__drop(tape, rows);
+    program_hold(p, x);
+    return ftmem__low_dropout(low, sum, shape->model->embed_dropout);
 }
 
 /* cos and sin of every position, in the stream's dtype, once for all blocks. */
 static void program_positions(ftmem__low *low, ftmem__prologue *p)
 {
     const ftmem__shape *shape = low->shape;
-    int32_t dtype = shape->family->tables == FTMEM__TABLES_FP32 ? FTMEM_FP32 : shape->stream;
-    int64_t n = shape->s * shape->rotary;
+    bool complex_pairs = shape->family->turn == FTMEM__TURN_COMPLEX; /* one complex table: two halves of it here */
+    int32_t dtype = shape->family->tables == FTMEM__TABLES_FP32 || complex_pairs ? FTMEM_FP32 : shape->stream;
+    int64_t n = shape->s * shape->rotary / (complex_pairs ? 2 : 1);
     if (shape->family->positions <= FTMEM__ROPE_INTERLEAVED) /* modeling_llama.py LlamaModel: position_ids is an argument of every block */
         program_argument(p, program_table(low, shape->s, 0, FTMEM_INT64, FTMEM__OP_TABLE));
     if (shape->family->turn == FTMEM__TURN_PAIRS) { /* modeling_gptj.py: sin and cos are halves of one tensor, which no rotation keeps */
@@ -397,6 +561,20 @@ static void program_mask(ftmem__low *low, ftmem__prologue *p, bool wanted)
     if (alibi) program_replace(low->tape, &additive, program_table(low, low->b * shape->heads * s * s, s, shape->stream, FTMEM__OP_MASK));
     if (shape->family->eager == FTMEM__EAGER_MPT) program_replace(low->tape, &additive, program_table(low, low->b * s * s, s, FTMEM_BOOL, FTMEM__OP_MASK));
     program_argument(p, additive);
+}
+
+/* The padding of the stack before, for each token of this one. */
+static void program_cross_mask(ftmem__low *low, ftmem__prologue *p)
+{
+    const ftmem__shape *shape = low->shape;
+    int64_t keys = low->side[FTMEM__SIDE_SOURCE].n / (low->b * low->side[FTMEM__SIDE_SOURCE].cols), n = low->b * shape->s * keys;
+    ftmem__var flags = program_table(low, n, keys, FTMEM_BOOL, FTMEM__OP_MASK), additive;
+    if (shape->job->attention == FTMEM_EAGER) {
+        additive = program_table(low, n, keys, shape->stream, FTMEM__OP_MASK);
+        ftmem__drop(low->tape, flags);
+        flags = additive;
+    }
+    program_argument(p, flags);
 }
 
 /* modeling_mpt.py build_mpt_alibi_tensor: for the longest sequence, in fp32; modeling_bloom.py: for each row, in the stream's dtype. */
@@ -435,7 +613,8 @@ static void program_leaf(ftmem__low *low, ftmem__var *x)
     const ftmem__family *family = low->shape->family;
     x->grad = true;
     x->node = FTMEM__LEAF;
-    if (family->embed_norm || family->positions == FTMEM__LEARNED || (family->scale_outside && low->shape->model->scaled == FTMEM_ON))
+    if (family->embed_norm || family->embed_norm_last || (family->embed_named && low->training && low->shape->model->embed_dropout > 0) ||
+        family->positions == FTMEM__LEARNED || (family->scale_outside && low->shape->model->scaled == FTMEM_ON))
         ftmem__hold(low->tape, x->store);
 }
 
@@ -443,10 +622,14 @@ static void program_leaf(ftmem__low *low, ftmem__var *x)
 ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
 {
     const ftmem__shape *shape = low->shape;
-    ftmem__var x, y;
+    ftmem__var x, y, shifted;
     memset(p, 0, sizeof *p);
     low->tape->part = FTMEM__PART_EMBEDDING;
+    if (shape->family->fed_features) return program_features(low, p);
+    if (shape->crossed) shifted = program_table(low, low->tokens, shape->s, FTMEM_INT64, FTMEM__OP_TABLE);
     x = program_lookup(low, program_embedding_weight(low), low->tokens);
+    if (shape->crossed) ftmem__save_var(low->tape, x, shifted);
+    if (shape->crossed) program_hold(p, shifted);                      /* the caller's decoder_input_ids */
     if (shape->family->embed_scale && !shape->family->scale_outside) { /* modeling_gemma.py GemmaTextScaledWordEmbedding */
         y = ftmem__unary(low->tape, FTMEM__OP_SCALE, x);
         ftmem__drop(low->tape, x);
@@ -464,5 +647,8 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     program_alibi(low, p);
     program_mask(low, p, shape->mask_full && shape->has_full);
     program_mask(low, p, shape->mask_sliding && shape->has_sliding);
+    if (shape->mask_cross) program_cross_mask(low, p);
+    if (shape->family->embed_norm_last) program_replace(low->tape, &x, ftmem__low_norm(low, x, shape->h));
+    if (shape->family->embed_named) program_hold(p, ftmem__keep(low->tape, x));
     return ftmem__low_dropout(low, x, shape->model->embed_dropout);
 }

@@ -1,14 +1,15 @@
-/* What is alive at the peak: the segment that runs is walked again up to that moment, and the tapes are read. */
+/* What is alive at the peak: the segment that runs is walked again up to that moment, and its tape is read beside what the others left. */
 #include "step.h"
 
-enum { REPORT_KINDS = 64 };
+enum { REPORT_KINDS = 64, REPORT_PLACES = 256 };
 typedef struct report {
     ftmem__step *step;
     ftmem_memory *memory;
     ftmem_tensor kind[REPORT_KINDS];
     int32_t count;
-    int64_t times; /* how many blocks a tape stands for */
-    bool others;   /* a finished forward: the result belongs to the next segment */
+    uint8_t place[REPORT_PLACES]; /* 1 + the line that has this hash, or the next free place after it */
+    int64_t times;                /* how many blocks a tape stands for */
+    bool others;                  /* a finished forward: the result belongs to the next segment */
     bool keep_result;
     bool released; /* forward is over */
     const char *op, *part;
@@ -21,19 +22,28 @@ static bool report_alike(const ftmem_tensor *a, const ftmem_tensor *b)
     return same && (a->part == b->part || a->tensor_class < FTMEM_CLASS_KEPT);
 }
 
+static uint32_t report_hash(const ftmem_tensor *t)
+{
+    uint32_t shape = (uint32_t)t->dims[0] * 31u + (uint32_t)t->dims[1];
+    return (shape * 31u + (uint32_t)(t->tensor_class * 16 + t->dtype)) * 2654435761u >> 24;
+}
+
 /* When lines run out the classes still get their bytes. */
 static void report_tensor(report *r, const ftmem_tensor *t)
 {
-    int32_t i;
+    uint32_t at = report_hash(t);
+    ftmem_tensor *line;
     r->memory->at_peak[t->tensor_class] += t->bytes;
-    for (i = 0; i < r->count; i++) {
-        ftmem_tensor *k = &r->kind[i];
-        if (!report_alike(k, t)) continue;
-        k->bytes += t->bytes;
-        k->count += t->count;
+    for (; r->place[at]; at = (at + 1) % REPORT_PLACES) {
+        line = &r->kind[r->place[at] - 1];
+        if (!report_alike(line, t)) continue;
+        line->bytes += t->bytes;
+        line->count += t->count;
         return;
     }
-    if (r->count < REPORT_KINDS) r->kind[r->count++] = *t;
+    if (r->count == REPORT_KINDS) return;
+    r->kind[r->count++] = *t;
+    r->place[at] = (uint8_t)r->count;
 }
 
 static void report_store(report *r, const ftmem__store *s)
@@ -50,6 +60,13 @@ static void report_store(report *r, const ftmem__store *s)
     report_tensor(r, &t);
 }
 
+/* Left by a forward that is over. */
+static void report_left(report *r, const ftmem__store *s)
+{
+    if (s->side || (r->released && s->cached && s->refs == 1)) return; /* counted by itself; gone with autocast's cache */
+    report_store(r, s);
+}
+
 static void report_tape(void *context, const ftmem__tape *tape, ftmem__op op)
 {
     report *r = context;
@@ -61,8 +78,8 @@ static void report_tape(void *context, const ftmem__tape *tape, ftmem__op op)
     for (i = 0; i < tape->high; i++) {
         if (tape->stores[i].refs <= 0) continue;
         if (r->others && i == tape->result && !r->keep_result) continue;
-        if (r->others && r->released && tape->stores[i].cached && tape->stores[i].refs == 1) continue; /* gone with autocast's cache */
-        report_store(r, &tape->stores[i]);
+        if (r->others) report_left(r, &tape->stores[i]);
+        else if (!tape->stores[i].side) report_store(r, &tape->stores[i]);
     }
 }
 
@@ -83,7 +100,7 @@ static void report_bytes(report *r, int32_t tensor_class, int64_t bytes, ftmem__
 static int32_t report_part_of(int32_t role)
 {
     if (role <= FTMEM_ROLE_O) return FTMEM__PART_ATTENTION;
-    if (role <= FTMEM_ROLE_DOWN) return FTMEM__PART_MLP;
+    if (role <= FTMEM_ROLE_DOWN || (role > FTMEM_ROLE_POSITION && ftmem__is_linear(role))) return FTMEM__PART_MLP;
     if (role == FTMEM_ROLE_HEAD) return FTMEM__PART_HEAD;
     return role == FTMEM_ROLE_NORM ? FTMEM__PART_NORM : FTMEM__PART_EMBEDDING;
 }
@@ -91,6 +108,7 @@ static int32_t report_part_of(int32_t role)
 static void report_param(report *r, const ftmem__param *p, int32_t tensor_class, int64_t count, int64_t bytes, ftmem__op op)
 {
     ftmem_tensor t = { 0 };
+    if (count <= 0) return;
     t.bytes = (uint64_t)(bytes * count);
     t.count = count;
     t.dims[0] = p->rows ? p->rows : p->n;
@@ -99,43 +117,65 @@ static void report_param(report *r, const ftmem__param *p, int32_t tensor_class,
     t.dtype = p->dtype;
     t.op = ftmem__op_name((int32_t)op, false);
     t.part = ftmem__part_name(report_part_of(p->role));
-    if (count > 0) report_tensor(r, &t);
+    report_tensor(r, &t);
 }
 
-/* How many blocks of a kind lie in [from, to). */
-static int64_t report_layers(const ftmem__walk *walk, int32_t kind, int64_t from, int64_t to)
+/* How many blocks of each kind of one stack lie in [from, to); adds to the counts. */
+static void report_layers(const ftmem__walk *walk, int32_t stack, int64_t from, int64_t to, int64_t count[FTMEM__MAX_KINDS])
 {
-    int64_t i, n = 0;
-    for (i = from; i < to; i++) n += walk->of_layer[i] == kind;
-    return n;
+    int64_t i;
+    for (i = from; i < to; i++) count[walk->stack[stack].of_layer[i]]++;
+}
+
+static int64_t report_depth(const ftmem__walk *walk, int32_t stack)
+{
+    return walk->stack[stack].shape->model->layers;
 }
 
 /* In a later micro-batch the tied head's new gradient waits for the embedding's, beside the summed one. */
 static bool report_waits(const ftmem__walk *walk, const ftmem__moment *m)
 {
-    return m->pass == FTMEM__PASS_BACKWARD_LATER && m->segment != FTMEM__SEGMENT_HEAD && walk->shape.tied && walk->shape.head_trained && !walk->shape.adapted;
+    return m->pass == FTMEM__PASS_BACKWARD_LATER && m->segment != ftmem__walk_head(walk) && walk->shape.tied && walk->shape.head_trained &&
+           !walk->shape.adapted;
+}
+
+/* The lowest block of a stack whose backward is over; as many as it has: none. */
+static int64_t report_done(const ftmem__walk *walk, const ftmem__moment *m, int32_t stack)
+{
+    if (m->pass != FTMEM__PASS_BACKWARD || stack < m->stack) return report_depth(walk, stack);
+    if (stack > m->stack || ftmem__segment_is_embed(m->segment)) return 0;
+    return m->layer >= 0 ? m->layer + 1 : report_depth(walk, stack);
+}
+
+/* Whether the backward of a stack's end is over. */
+static bool report_end_done(const ftmem__moment *m, int32_t stack)
+{
+    return m->pass == FTMEM__PASS_BACKWARD && (stack > m->stack || (stack == m->stack && m->segment != ftmem__segment_end(stack)));
 }
 
 /* Gradients that are there: of blocks above the running one, of the head; all of them in later micro-batches and at the step. */
+static int64_t report_gradient_count(const ftmem__walk *walk, const ftmem__moment *m, const ftmem__param *p)
+{
+    int32_t stack = ftmem__walk_stack_of(walk, p->segment), last = walk->stacks - 1;
+    if (p->role == FTMEM_ROLE_EMBED && walk->shape.tied && p->base) return report_end_done(m, last);
+    if (p->segment == ftmem__segment_end(stack)) return report_end_done(m, stack);
+    return m->pass == FTMEM__PASS_BACKWARD && stack > m->stack;
+}
+
 static void report_gradients(report *r)
 {
     const ftmem__walk *walk = r->step->walk;
     const ftmem__moment *m = &r->step->peak;
-    int64_t layers = walk->shape.model->layers, from = layers;
-    bool backward = m->pass == FTMEM__PASS_BACKWARD, all = m->later_micro || m->phase == FTMEM_PHASE_OPTIMIZER || m->phase == FTMEM_PHASE_OPTIMIZER2,
-         head = all;
+    bool all = m->later_micro || m->phase == FTMEM_PHASE_OPTIMIZER || m->phase == FTMEM_PHASE_OPTIMIZER2;
+    int64_t above[FTMEM__MAX_KINDS] = { 0 };
     int32_t i;
-    if (all) from = 0;
-    else if (backward && m->segment == FTMEM__SEGMENT_EMBED) from = 0;
-    else if (backward && m->layer >= 0) from = m->layer + 1;
-    if (backward && m->segment != FTMEM__SEGMENT_HEAD) head = true;
+    for (i = 0; i < walk->stacks; i++) report_layers(walk, i, all ? 0 : report_done(walk, m, i), report_depth(walk, i), above);
     for (i = 0; i < walk->params.count; i++) {
         const ftmem__param *p = &walk->params.at[i];
-        int64_t count = 0;
+        int64_t count;
         if (!p->trained) continue;
-        if (p->segment >= 0) count = report_layers(walk, p->segment, from, layers);
-        else if (p->segment == FTMEM__SEGMENT_HEAD || (p->role == FTMEM_ROLE_EMBED && walk->shape.tied && p->base)) count = head;
-        else count = all;
+        if (p->segment >= 0) count = above[p->segment];
+        else count = all ? 1 : report_gradient_count(walk, m, p);
         if (p->role == FTMEM_ROLE_EMBED && p->base && report_waits(walk, m)) count++;
         report_param(r, p, FTMEM_CLASS_GRADIENTS, count, p->bytes, FTMEM__OP_GRADIENT);
     }
@@ -149,8 +189,8 @@ static void report_states(report *r)
     int32_t i;
     for (i = 0; i < walk->params.count; i++) {
         ftmem__param p = walk->params.at[i];
-        int64_t bytes = ftmem__state_bytes(job, &p), tensors = bytes >= 2 * p.n ? 2 : 1;
-        if (!p.trained || !bytes) continue;
+        int64_t bytes = p.trained ? ftmem__state_bytes(job, &p) : 0, tensors = bytes >= 2 * p.n ? 2 : 1;
+        if (!bytes) continue;
         if (bytes < 4 * p.n && p.rows) {
             p.dtype = FTMEM_INT8;
             p.rows = 0;
@@ -218,10 +258,31 @@ static void report_attributes(report *r, int32_t kind)
     const ftmem__moment *m = &r->step->peak;
     const ftmem__kind *k = &walk->kind[kind];
     bool backward = m->pass == FTMEM__PASS_BACKWARD || m->pass == FTMEM__PASS_BACKWARD_LATER;
-    int64_t from = k->recomputed ? m->layer : m->layer + 1;
-    if (backward)
-        report_bytes(r, FTMEM_CLASS_KEPT, k->attribute_bytes * report_layers(walk, kind, from, walk->shape.model->layers), FTMEM__OP_LINEAR8,
-                     FTMEM__PART_ATTENTION);
+    int64_t from = k->stack > m->stack ? 0 : k->recomputed ? m->layer : m->layer + 1, above[FTMEM__MAX_KINDS] = { 0 };
+    if (!backward || !k->attribute_bytes || k->stack < m->stack || (k->stack == m->stack && m->layer < 0)) return;
+    report_layers(walk, k->stack, from, report_depth(walk, k->stack), above);
+    report_bytes(r, FTMEM_CLASS_KEPT, k->attribute_bytes * above[kind], FTMEM__OP_LINEAR8, FTMEM__PART_ATTENTION);
+}
+
+/* How many blocks of a stack have run forward and not yet backward, the running one left out. */
+static int64_t report_waiting(const ftmem__walk *walk, const ftmem__moment *m, int32_t stack)
+{
+    if (stack > m->stack || (stack == m->stack && ftmem__segment_is_embed(m->segment))) return 0;
+    return stack == m->stack && m->layer >= 0 ? m->layer : report_depth(walk, stack);
+}
+
+/* What `times` blocks of one kind keep: as noted, or walked again where there was no room for notes. */
+static void report_block(report *r, int32_t kind, int64_t times)
+{
+    const ftmem__walk *walk = r->step->walk;
+    const ftmem__kind *k = &walk->kind[kind];
+    int32_t i;
+    if (k->kept_count < 0) {
+        report_again(r, kind, FTMEM__PASS_FORWARD, FTMEM__EVENT_END, times, false);
+        return;
+    }
+    r->times = times;
+    for (i = 0; i < k->kept_count && times > 0; i++) report_left(r, &walk->kept[k->kept_from + i]);
 }
 
 /* What the blocks below keep: all of them while the head runs, those below the running one else. */
@@ -229,10 +290,24 @@ static void report_blocks(report *r)
 {
     const ftmem__walk *walk = r->step->walk;
     const ftmem__moment *m = &r->step->peak;
-    int64_t done = m->layer >= 0 ? m->layer : walk->shape.model->layers;
+    int64_t below[FTMEM__MAX_KINDS] = { 0 };
     int32_t k;
-    for (k = 0; k < walk->kinds; k++) report_again(r, k, FTMEM__PASS_FORWARD, FTMEM__EVENT_END, report_layers(walk, k, 0, done), false);
-    for (k = 0; k < walk->kinds && m->layer >= 0; k++) report_attributes(r, k);
+    for (k = 0; k < walk->stacks; k++) report_layers(walk, k, 0, report_waiting(walk, m, k), below);
+    for (k = 0; k < walk->kinds; k++) report_block(r, k, below[k]);
+    for (k = 0; k < walk->kinds; k++) report_attributes(r, k);
+}
+
+/* Embeddings, and ends of earlier stacks. */
+static void report_stacks(report *r, bool eval)
+{
+    const ftmem__moment *m = &r->step->peak;
+    int32_t i, pass = eval ? FTMEM__PASS_EVAL : FTMEM__PASS_FORWARD;
+    for (i = 0; i < m->stack && !eval; i++) {
+        report_again(r, ftmem__segment_end(i), pass, FTMEM__EVENT_END, 1, false);
+        report_again(r, ftmem__segment_embed(i), pass, FTMEM__EVENT_RELEASED, 1, false);
+    }
+    if (ftmem__segment_is_embed(m->segment) || (eval && m->released)) return;
+    report_again(r, ftmem__segment_embed(m->stack), pass, m->released ? FTMEM__EVENT_RELEASED : FTMEM__EVENT_END, 1, false);
 }
 
 /* Activations of the segments that have run forward and not yet backward, and what frames hold. */
@@ -242,11 +317,26 @@ static void report_kept(report *r)
     bool eval = m->pass == FTMEM__PASS_EVAL;
     r->released = m->pass == FTMEM__PASS_BACKWARD || m->pass == FTMEM__PASS_BACKWARD_LATER;
     report_bytes(r, FTMEM_CLASS_LOGITS, m->held, FTMEM__OP_LINEAR, FTMEM__PART_HEAD);
-    if (m->pass < 0 || m->segment == FTMEM__SEGMENT_EMBED) return;
-    report_bytes(r, FTMEM_CLASS_KEPT, m->frame, FTMEM__OP_EMBEDDING, FTMEM__PART_EMBEDDING);
+    if (m->pass < 0) return;
+    report_bytes(r, FTMEM_CLASS_KEPT, m->sides, FTMEM__OP_INPUT, FTMEM__PART_ATTENTION);
+    if (!ftmem__segment_is_embed(m->segment)) report_bytes(r, FTMEM_CLASS_KEPT, m->frame, FTMEM__OP_EMBEDDING, FTMEM__PART_EMBEDDING);
     if (!eval) report_blocks(r);
-    if (eval && m->released) return;
-    report_again(r, FTMEM__SEGMENT_EMBED, eval ? FTMEM__PASS_EVAL : FTMEM__PASS_FORWARD, m->released ? FTMEM__EVENT_RELEASED : FTMEM__EVENT_END, 1, false);
+    report_stacks(r, eval);
+}
+
+/* The head's backward, as noted in the first walk; false where the peak is elsewhere. */
+static bool report_head(report *r)
+{
+    const ftmem__note *note = &r->step->walk->head_note;
+    const ftmem__moment *m = &r->step->peak;
+    int32_t i;
+    if (m->segment != ftmem__walk_head(r->step->walk) || m->pass != FTMEM__PASS_BACKWARD || !m->event || m->event != note->event || note->count < 0)
+        return false;
+    r->op = ftmem__op_name(note->op, note->backward);
+    r->part = ftmem__part_name(note->part);
+    r->times = 1;
+    for (i = 0; i < note->count; i++) report_store(r, &note->at[i]);
+    return true;
 }
 
 static void report_running(report *r)
@@ -259,7 +349,7 @@ static void report_running(report *r)
         report_step(r);
         return;
     }
-    report_again(r, m->segment, m->pass, m->event ? m->event : -1, 1, true);
+    if (!report_head(r)) report_again(r, m->segment, m->pass, m->event ? m->event : -1, 1, true);
 }
 
 static void report_largest(report *r)
@@ -267,9 +357,13 @@ static void report_largest(report *r)
     ftmem_memory *memory = r->memory;
     int32_t i, j, best;
     for (i = 0; i < FTMEM_TENSOR_CAPACITY && i < r->count; i++) {
+        uint64_t most = r->kind[i].bytes;
         best = i;
-        for (j = i + 1; j < r->count; j++)
-            if (r->kind[j].bytes > r->kind[best].bytes) best = j;
+        for (j = i + 1; j < r->count; j++) {
+            if (r->kind[j].bytes <= most) continue;
+            most = r->kind[j].bytes;
+            best = j;
+        }
         memory->largest[i] = r->kind[best];
         r->kind[best] = r->kind[i];
     }
@@ -309,9 +403,13 @@ static void report_components(ftmem_memory *m)
 void ftmem__report(ftmem__step *step, ftmem_memory *memory)
 {
     report r;
-    memset(&r, 0, sizeof r);
     r.step = step;
     r.memory = memory;
+    r.count = 0;
+    memset(r.place, 0, sizeof r.place);
+    r.times = 0;
+    r.others = r.keep_result = r.released = false;
+    r.op = r.part = NULL;
     report_weights(&r);
     report_gradients(&r);
     report_kept(&r);

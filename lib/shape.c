@@ -12,6 +12,14 @@ static bool shape_trains(const ftmem_job *job, bool named)
     return named == shape_part(job, FTMEM_PART_ALL_BUT);
 }
 
+/* A window shows in its mask only: where both kinds have a mask, or neither has, they are one, and are walked once. */
+uint8_t ftmem__shape_layer_kind(const ftmem__shape *shape, int64_t layer)
+{
+    uint8_t kind = shape->model->layer_kind[layer];
+    bool alike = ftmem__layer_attention(kind) == FTMEM__LAYER_SLIDING && shape->mask_sliding == shape->mask_full;
+    return alike ? (uint8_t)(kind - FTMEM__LAYER_SLIDING) : kind;
+}
+
 bool ftmem__shape_layer_trained(const ftmem__shape *shape, int64_t layer)
 {
     const ftmem_job *job = shape->job;
@@ -56,9 +64,12 @@ static void shape_dtypes(ftmem__shape *shape)
     const ftmem_adapter *adapter = shape->adapter;
     shape->qlora = adapter->kind == FTMEM_ADAPTER_QLORA;
     shape->lora8 = adapter->kind == FTMEM_ADAPTER_LORA8;
+    shape->input_kept = job->bitsandbytes_version < 43;
     shape->compute = job->dtype;
     shape->dtype = (shape->qlora || shape->lora8) && adapter->kbit_fp32 == FTMEM_ON ? FTMEM_FP32 : job->dtype;
-    shape->stream = shape->dtype;
+    /* trl/trainer/utils.py peft_module_casting_to_bf16: embeddings and head of a 4-bit model, not its norms */
+    shape->ends = shape->qlora && adapter->kbit_fp32 == FTMEM_ON && adapter->ends_bf16 == FTMEM_ON ? FTMEM_BF16 : shape->dtype;
+    shape->stream = shape->ends;
     shape->autocast = job->autocast;
     shape->lora_dtype = adapter->dtype ? adapter->dtype : FTMEM_FP32;
 }
@@ -67,13 +78,15 @@ static void shape_masks(ftmem__shape *shape)
 {
     const ftmem_job *job = shape->job;
     int64_t i, window = shape->model->sliding_window;
-    bool always = job->attention == FTMEM_EAGER || job->mask == FTMEM_MASK_PADDED || shape->model->alibi == FTMEM_ON || shape->family->always_mask;
+    bool padded = job->mask == FTMEM_MASK_PADDED && !shape->crossed && !shape->fed_features; /* a decoder after an encoder gets no mask of its own rows */
+    bool always = (job->attention == FTMEM_EAGER && shape->causal) || padded || shape->model->alibi == FTMEM_ON || shape->family->always_mask;
     for (i = 0; i < shape->model->layers; i++) {
-        if (shape->model->layer_kind[i] == 1) shape->has_sliding = true;
+        if (ftmem__layer_attention(shape->model->layer_kind[i]) == FTMEM__LAYER_SLIDING) shape->has_sliding = true;
         else shape->has_full = true;
     }
     if (job->attention == FTMEM_FLASH2) always = false;
     shape->mask_full = always;
+    shape->mask_cross = shape->crossed && !shape->fed_features && job->mask == FTMEM_MASK_PADDED && job->attention != FTMEM_FLASH2;
     /* masking_utils._ignore_causal_mask_sdpa: a window that the sequence reaches needs a mask */
     shape->mask_sliding = always || (job->attention != FTMEM_FLASH2 && window > 0 && shape->s >= window);
 }
@@ -88,6 +101,7 @@ static ftmem_status shape_check(const ftmem__shape *shape, ftmem_error *error)
     int64_t widest = shape->vocab, h = shape->h;
     if (shape->f * 2 > widest) widest = shape->f * 2;
     if (shape->q + 2 * shape->kv > widest) widest = shape->q + 2 * shape->kv;
+    if (shape->heads * (shape->d + shape->dv) > widest) widest = shape->heads * (shape->d + shape->dv);
     if (ftmem__mul(&c, tokens, widest) > limit || ftmem__mul(&c, widest, h) > limit || scores > limit || ftmem__mul(&c, tokens, h) > limit) c.overflow = true;
     if (ftmem__mul(&c, shape->model->position_rows, h) > limit || ftmem__mul(&c, shape->model->position_rows, shape->model->position_rows) > limit)
         c.overflow = true;
@@ -103,17 +117,36 @@ static bool shape_too_wide(const ftmem_model *m)
     return m->hidden > limit || m->ffn > limit || m->vocab > limit || m->heads > limit || m->head_dim > limit;
 }
 
-ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error)
+/* litgpt/model.py: one projection for queries, keys and values, split by heads, and rotated slices joined with the rest. */
+static void shape_litgpt(ftmem__shape *shape)
 {
-    const ftmem_model *m = &c->model;
+    const ftmem__family *family = shape->family;
+    shape->own = *family;
+    shape->family = &shape->own;
+    shape->own.qkv = FTMEM__QKV_FUSED;
+    shape->own.turn = FTMEM__TURN_JOINED;
+    shape->own.positions = FTMEM__ROPE;
+    shape->merged = true;
+    shape->tied = false;
+    shape->head_quantized = shape->half_state = shape->adapter->kind == FTMEM_ADAPTER_QLORA;
+}
+
+static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ftmem_model *m, const ftmem__family *family, int64_t s, ftmem_error *error)
+{
+    bool encoder = m != &c->model;
     memset(shape, 0, sizeof *shape);
     if (shape_too_wide(m)) return ftmem__fail(error, FTMEM_E_RANGE, "model", m->name, "A dimension of the model is larger than 2^31.");
     shape->model = m;
     shape->adapter = &c->adapter;
     shape->job = &c->job;
-    shape->family = ftmem__family_of(m);
+    shape->family = family;
+    shape->causal = !encoder;
+    shape->crossed = !encoder && family->encoder;
+    shape->fed_features = encoder ? family->fed_features : shape->crossed && family->encoder->fed_features;
+    shape->sided = family->positions == FTMEM__RELATIVE || shape->crossed;
     shape->b = c->job.micro_batch;
-    shape->s = c->job.sequence;
+    shape->s = s;
+    shape->eval_b = c->job.eval_batch;
     shape->tokens = shape->b * shape->s;
     shape->h = m->hidden;
     shape->f = m->ffn;
@@ -123,9 +156,21 @@ ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_
     shape->heads = m->heads;
     shape->kv_heads = m->kv_heads;
     shape->d = m->head_dim;
+    shape->dv = m->value_dim;
     shape->rotary = m->rotary_dim;
     shape_training(shape);
     shape_dtypes(shape);
+    if (c->job.stack == FTMEM_STACK_LITGPT) shape_litgpt(shape);
     shape_masks(shape);
     return shape_check(shape, error);
+}
+
+ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error)
+{
+    return shape_of(shape, c, &c->model, ftmem__family_of(&c->model), c->job.sequence, error);
+}
+
+ftmem_status ftmem__shape_encoder(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error)
+{
+    return shape_of(shape, c, &c->encoder, ftmem__family_of(&c->model)->encoder, c->job.encoder_sequence, error);
 }

@@ -4,7 +4,7 @@
 
 enum { TAPE_ALLOC, TAPE_VIEW };
 enum { TAPE_NOTHING, TAPE_INPUT, TAPE_INPUTS, TAPE_OUTPUT, TAPE_CROSS, TAPE_ATTRIBUTE };
-enum { TAPE_PASS, TAPE_MAP, TAPE_SPREAD, TAPE_MATMUL, TAPE_SPLIT, TAPE_SOFTMAX, TAPE_MINUS, TAPE_SAVED };
+enum { TAPE_PASS, TAPE_MAP, TAPE_SPREAD, TAPE_MATMUL, TAPE_CONV, TAPE_SPLIT, TAPE_SOFTMAX, TAPE_MINUS, TAPE_SAVED, TAPE_COPY, TAPE_OVER };
 
 typedef struct tape_row {
     uint8_t forward, saves, backward, temporaries;
@@ -34,24 +34,15 @@ const char *ftmem__op_name(int32_t op, bool backward)
     return backward ? tape_backward_names[op] : tape_names[op];
 }
 
-int64_t ftmem__bytes(int32_t dtype, int64_t elements)
-{
-    static const uint8_t size[FTMEM_DTYPE_END] = { 0, 4, 2, 2, 1, 0, 0, 8, 1 };
-    return elements * size[dtype];
-}
-
-int64_t ftmem__round512(int64_t bytes)
-{
-    return (bytes + 511) & ~(int64_t)511; /* torch CUDACachingAllocator kMinBlockSize */
-}
-
 /* ---------------------------------------------------------------------------------------------------- storage */
 
 void ftmem__tape_start(ftmem__tape *tape, int64_t big_cols)
 {
+    int32_t k;
     memset(tape, 0, offsetof(ftmem__tape, stores));
+    for (k = 0; k < FTMEM__MAX_SIDES; k++) tape->grad_side[k] = -1;
     tape->big_cols = big_cols;
-    tape->free_head = tape->grad_in = tape->result = tape->also_gradient = -1;
+    tape->free_head = tape->grad_in = tape->result = tape->also_gradient = tape->input = -1;
     tape->birth = FTMEM_CLASS_KEPT;
     tape->mode = FTMEM__RECORD;
     tape->stop_after = -1;
@@ -64,6 +55,8 @@ void ftmem__tape_mark(ftmem__tape *tape)
     tape->peak_event = 0;
     tape->flops = 0;
     tape->early = -1;
+    tape->later.base = tape->later.peak = tape->live;
+    tape->later.event = 0;
 }
 
 static int16_t tape_slot(ftmem__tape *tape)
@@ -80,36 +73,65 @@ static int16_t tape_slot(ftmem__tape *tape)
     return tape->high++;
 }
 
-/* One allocation is one event; the peak can only be at one. */
-static int16_t tape_event(ftmem__tape *tape, ftmem__store store)
+static void tape_note(const ftmem__tape *tape, uint8_t op)
 {
-    int16_t slot;
-    if (tape->stopped || (tape->mode == FTMEM__GHOST && !tape->backward)) return -1;
-    slot = tape_slot(tape);
-    store.refs = 1;
-    store.part = tape->part;
-    store.backward = tape->backward;
-    tape->stores[slot] = store;
-    tape->live += store.bytes;
+    ftmem__note *note = tape->note;
+    int16_t i;
+    note->event = tape->event;
+    note->op = op;
+    note->part = tape->part;
+    note->backward = tape->backward;
+    note->count = 0;
+    for (i = 0; i < tape->high && note->count >= 0; i++) {
+        if (tape->stores[i].refs <= 0) continue;
+        if (note->count == FTMEM__COUNT(note->at)) note->count = -1;
+        else note->at[note->count++] = tape->stores[i];
+    }
+}
+
+static void tape_later(ftmem__tape *tape)
+{
+    ftmem__later *later = &tape->later;
+    if (tape->live - later->freed <= later->peak) return;
+    later->peak = tape->live - later->freed;
+    later->event = tape->event;
+}
+
+/* One allocation is one event; the peak can only be at one. */
+static void tape_event(ftmem__tape *tape, const ftmem__store *store)
+{
+    tape->live += store->bytes;
     tape->event++;
     if (tape->live > tape->peak) {
         tape->peak = tape->live;
         tape->peak_event = tape->event;
+        if (tape->note && tape->live > tape->early) tape_note(tape, store->op);
     }
-    if (tape->event == tape->stop_at) tape->capture(tape->context, tape, (ftmem__op)store.op);
-    return slot;
+    if (tape->later.wanted) tape_later(tape);
+    if (tape->event != tape->stop_at) return;
+    tape->captured = true;
+    tape->capture(tape->context, tape, (ftmem__op)store->op);
 }
 
 int16_t ftmem__alloc(ftmem__tape *tape, ftmem__op op, int64_t n, int64_t cols, int32_t dtype, int32_t tensor_class)
 {
-    ftmem__store store = { 0 };
-    store.bytes = ftmem__round512(ftmem__bytes(dtype, n));
-    store.cols = cols;
-    store.n = n;
-    store.dtype = (uint8_t)dtype;
-    store.op = (uint8_t)op;
-    store.tensor_class = (uint8_t)(cols == tape->big_cols && tensor_class != FTMEM_CLASS_WORKSPACE ? FTMEM_CLASS_LOGITS : tensor_class);
-    return tape_event(tape, store);
+    ftmem__store *store;
+    int16_t slot;
+    if (tape->stopped || (tape->mode == FTMEM__GHOST && !tape->backward)) return -1;
+    slot = tape_slot(tape);
+    store = &tape->stores[slot];
+    store->bytes = ftmem__round512(ftmem__bytes(dtype, n));
+    store->n = n;
+    store->cols = cols;
+    store->refs = 1;
+    store->tensor_class = (uint8_t)(cols == tape->big_cols && tensor_class != FTMEM_CLASS_WORKSPACE ? FTMEM_CLASS_LOGITS : tensor_class);
+    store->dtype = (uint8_t)dtype;
+    store->op = (uint8_t)op;
+    store->part = tape->part;
+    store->cached = store->side = false;
+    store->backward = tape->backward;
+    tape_event(tape, store);
+    return slot;
 }
 
 int16_t ftmem__alloc_bytes(ftmem__tape *tape, ftmem__op op, int64_t bytes, int32_t tensor_class)
@@ -117,63 +139,31 @@ int16_t ftmem__alloc_bytes(ftmem__tape *tape, ftmem__op op, int64_t bytes, int32
     return ftmem__alloc(tape, op, bytes, 0, FTMEM_INT8, tensor_class);
 }
 
-void ftmem__hold(ftmem__tape *tape, int16_t store)
+void ftmem__free(ftmem__tape *tape, int16_t store)
 {
-    if (store >= 0) tape->stores[store].refs++;
-}
-
-void ftmem__release(ftmem__tape *tape, int16_t store)
-{
-    ftmem__store *s;
-    if (store < 0) return;
-    s = &tape->stores[store];
-    if (--s->refs > 0) return;
+    ftmem__store *s = &tape->stores[store];
     tape->live -= s->bytes;
     s->n = tape->free_head;
     s->refs = 0;
     s->cached = false;
     tape->free_head = store;
-}
-
-void ftmem__drop(ftmem__tape *tape, ftmem__var value)
-{
-    ftmem__release(tape, value.store);
+    if (store == tape->input) tape->input = -1;
 }
 
 /* ----------------------------------------------------------------------------------------------------- values */
 
-static ftmem__var tape_var(int64_t n, int64_t cols, int32_t dtype, int16_t store, int16_t node, bool grad)
-{
-    ftmem__var v = { 0 };
-    v.n = n;
-    v.cols = cols;
-    v.store = store;
-    v.node = node;
-    v.dtype = (uint8_t)dtype;
-    v.grad = grad;
-    return v;
-}
-
-ftmem__var ftmem__weight(int64_t n, int64_t cols, int32_t dtype, bool trained)
-{
-    return tape_var(n, cols, dtype, -1, trained ? FTMEM__LEAF : FTMEM__NO_NODE, trained);
-}
-
-ftmem__var ftmem__constant(int64_t n, int64_t cols, int32_t dtype)
-{
-    return tape_var(n, cols, dtype, -1, FTMEM__NO_NODE, false);
-}
-
 ftmem__var ftmem__input(ftmem__tape *tape, int64_t n, int64_t cols, int32_t dtype, bool grad)
 {
     int16_t store = ftmem__alloc(tape, FTMEM__OP_INPUT, n, cols, dtype, tape->birth);
-    return tape_var(n, cols, dtype, store, grad ? FTMEM__INPUT : FTMEM__NO_NODE, grad);
+    tape->input = store;
+    return ftmem__value(n, cols, dtype, store, grad ? FTMEM__INPUT : FTMEM__NO_NODE, grad);
 }
 
-ftmem__var ftmem__keep(ftmem__tape *tape, ftmem__var value)
+ftmem__var ftmem__side_input(ftmem__tape *tape, int32_t side, int64_t n, int64_t cols, int32_t dtype, bool grad)
 {
-    ftmem__hold(tape, value.store);
-    return value;
+    int16_t store = ftmem__alloc(tape, FTMEM__OP_INPUT, n, cols, dtype, tape->birth);
+    if (store >= 0) tape->stores[store].side = true;
+    return ftmem__value(n, cols, dtype, store, (int16_t)(grad ? FTMEM__SIDE - side : FTMEM__NO_NODE), grad);
 }
 
 /* ------------------------------------------------------------------------------------------------------ nodes */
@@ -182,7 +172,7 @@ ftmem__var ftmem__keep(ftmem__tape *tape, ftmem__var value)
 static void tape_save(ftmem__tape *tape, ftmem__node *node, int16_t store)
 {
     node->saves = true;
-    if (store < 0 || tape->mode == FTMEM__GHOST) return;
+    if (store < 0 || tape->mode != FTMEM__RECORD) return;
     if (node->held == FTMEM__COUNT(node->save)) {
         tape->exhausted = true;
         return;
@@ -191,7 +181,7 @@ static void tape_save(ftmem__tape *tape, ftmem__node *node, int16_t store)
     ftmem__hold(tape, store);
 }
 
-static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, ftmem__var *out)
+static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, int64_t n, int32_t dtype)
 {
     ftmem__node *node;
     int32_t i;
@@ -199,28 +189,19 @@ static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var 
         tape->exhausted = true;
         return NULL;
     }
-    node = &tape->node[tape->nodes];
+    node = &tape->node[tape->nodes++];
     node->work = 0;
     node->flops = 0;
-    node->held = 0;
+    node->held = node->fourth = 0;
     node->saves = false;
     if (!tape->replay) node->grad[0] = node->grad[1] = node->grad[2] = -1;
     node->op = (uint8_t)op;
     node->inputs = (uint8_t)count;
     node->outs = 1;
-    node->need = 0;
     node->part = tape->part;
-    node->out_dtype = out->dtype;
-    node->out_n = out->n;
-    for (i = 0; i < count; i++) {
-        node->in_n[i] = in[i].n;
-        node->in_cols[i] = in[i].cols;
-        node->in_node[i] = in[i].node;
-        node->in_slot[i] = in[i].slot;
-        node->in_dtype[i] = in[i].dtype;
-        if (in[i].grad) node->need |= (uint8_t)(1u << i);
-    }
-    out->node = (int16_t)tape->nodes++;
+    node->out_dtype = (uint8_t)dtype;
+    node->out_n = n;
+    for (i = 0; i < count; i++) node->in[i] = in[i];
     return node;
 }
 
@@ -241,12 +222,12 @@ void ftmem__drop_attributes(ftmem__tape *tape)
     while (tape->attributes > 0) ftmem__release(tape, tape->attribute[--tape->attributes]);
 }
 
-static void tape_save_by_row(ftmem__tape *tape, ftmem__node *node, const ftmem__var *in, ftmem__var out)
+static void tape_save_by_row(ftmem__tape *tape, ftmem__node *node, const ftmem__var *in, int16_t out)
 {
     int32_t i;
     switch (tape_rows[node->op].saves) {
     case TAPE_INPUT: tape_save(tape, node, in[0].store); break;
-    case TAPE_OUTPUT: tape_save(tape, node, out.store); break;
+    case TAPE_OUTPUT: tape_save(tape, node, out); break;
     case TAPE_INPUTS:
         for (i = 0; i < node->inputs; i++) tape_save(tape, node, in[i].store);
         break;
@@ -258,48 +239,59 @@ static void tape_save_by_row(ftmem__tape *tape, ftmem__node *node, const ftmem__
     }
 }
 
+/* torch.autograd.Function saves when its forward is done; so does native_layer_norm, whose statistics come last. */
+static bool tape_saves_after(ftmem__op op)
+{
+    return op == FTMEM__OP_LAYER_NORM || (op >= FTMEM__OP_FUSED_NORM && op <= FTMEM__OP_FUSED_CE);
+}
+
 /* Inputs are saved before an operation runs: a recomputation that waits for nothing else ends without running it
    (torch/utils/checkpoint.py _recomputation_hook, early stop). */
 static bool tape_ends_before(const ftmem__tape *tape, ftmem__op op)
 {
     uint8_t saves = tape_rows[op].saves;
-    return tape->nodes == tape->stop_after && (saves == TAPE_INPUT || saves == TAPE_CROSS) && op != FTMEM__OP_LAYER_NORM;
+    return tape->nodes == tape->stop_after && (saves == TAPE_INPUT || saves == TAPE_CROSS || op == FTMEM__OP_INDEX) && !tape_saves_after(op);
 }
 
-static void tape_finish(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, ftmem__var *out)
+/* Records an operation whose result is `store`; returns its node. */
+static int16_t tape_record(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, int64_t n, int32_t dtype, int16_t store)
 {
-    ftmem__node *node = tape_node(tape, op, in, count, out);
-    if (node) tape_save_by_row(tape, node, in, *out);
-    tape->stopped = out->node == tape->stop_after;
+    ftmem__node *node = tape_node(tape, op, in, count, n, dtype);
+    int32_t number = node ? tape->nodes - 1 : FTMEM__NO_NODE;
+    if (node) tape_save_by_row(tape, node, in, store);
+    tape->stopped = number == tape->stop_after;
+    return (int16_t)number;
 }
 
+static bool tape_wants_grad(const ftmem__tape *tape, const ftmem__var *in, int32_t count)
+{
+    bool grad = false;
+    int32_t i;
+    for (i = 0; i < count; i++) grad = grad || in[i].grad;
+    return grad && tape->mode != FTMEM__NO_GRAD;
+}
+
+static int16_t tape_result(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int64_t n, int64_t cols, int32_t dtype)
+{
+    if (tape_rows[op].forward != TAPE_VIEW) return ftmem__alloc(tape, op, n, cols, dtype, tape->birth);
+    ftmem__hold(tape, in[0].store);
+    return in[0].store;
+}
+
+/* The result is put together at the end, from registers: to copy what has just been written byte by byte is slow. */
 ftmem__var ftmem__apply(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, int64_t n, int64_t cols, int32_t dtype)
 {
-    ftmem__var out = tape_var(n, cols, dtype, -1, FTMEM__NO_NODE, false);
-    bool last = false;
-    int32_t i;
-    if (tape->stopped) return out;
-    for (i = 0; i < count; i++) out.grad = out.grad || in[i].grad;
-    if (tape->mode == FTMEM__NO_GRAD) out.grad = false;
-    if (out.grad && tape->mode >= FTMEM__RECORD) last = tape_ends_before(tape, op);
-    if (last) {
-        tape_finish(tape, op, in, count, &out);
-        return out;
+    bool grad = !tape->stopped && tape_wants_grad(tape, in, count), recorded = grad && (tape->mode >= FTMEM__RECORD || tape->shadow);
+    int16_t store = -1, node = FTMEM__NO_NODE;
+    if (tape->stopped) return ftmem__value(n, cols, dtype, store, node, grad);
+    if (recorded && tape_ends_before(tape, op)) {
+        node = tape_record(tape, op, in, count, n, dtype, store);
+        return ftmem__value(n, cols, dtype, store, node, grad);
     }
-    if (tape_rows[op].forward == TAPE_VIEW) {
-        out.store = in[0].store;
-        ftmem__hold(tape, out.store);
-    } else {
-        out.store = ftmem__alloc(tape, op, n, cols, dtype, tape->birth);
-    }
-    if (out.grad && tape->mode >= FTMEM__RECORD) tape_finish(tape, op, in, count, &out);
-    if (out.grad && tape_rows[op].saves == TAPE_ATTRIBUTE) tape_attribute(tape, in[0].store);
-    return out;
-}
-
-ftmem__node *ftmem__recorded(ftmem__tape *tape, ftmem__var value)
-{
-    return value.node >= 0 ? &tape->node[value.node] : NULL;
+    store = tape_result(tape, op, in, n, cols, dtype);
+    if (recorded) node = tape_record(tape, op, in, count, n, dtype, store);
+    if (grad && tape_rows[op].saves == TAPE_ATTRIBUTE) tape_attribute(tape, in[0].store);
+    return ftmem__value(n, cols, dtype, store, node, grad);
 }
 
 void ftmem__save_new(ftmem__tape *tape, ftmem__var result, int64_t n, int64_t cols, int32_t dtype)
@@ -314,6 +306,19 @@ void ftmem__save_var(ftmem__tape *tape, ftmem__var result, ftmem__var kept)
 {
     ftmem__node *node = ftmem__recorded(tape, result);
     if (node) tape_save(tape, node, kept.store);
+}
+
+void ftmem__fourth(ftmem__tape *tape, ftmem__var result, ftmem__var operand)
+{
+    ftmem__node *node = ftmem__recorded(tape, result);
+    if (!node) return;
+    tape_save(tape, node, operand.store);
+    if (tape->fourths == FTMEM__COUNT(tape->fourth)) {
+        tape->exhausted = true;
+        return;
+    }
+    tape->fourth[tape->fourths++] = operand;
+    node->fourth = (uint8_t)tape->fourths;
 }
 
 /* ------------------------------------------------------------------------------------------------- primitives */
@@ -342,7 +347,7 @@ ftmem__var ftmem__cast(ftmem__tape *tape, ftmem__var x, int32_t dtype)
     ftmem__var out;
     if (x.dtype == dtype) return ftmem__keep(tape, x);
     out = ftmem__apply(tape, FTMEM__OP_CAST, &x, 1, x.n, x.cols, dtype);
-    out.joined = x.joined; /* the layout is preserved */
+    if (x.joined) out.joined = true; /* the layout is preserved */
     return out;
 }
 
@@ -390,19 +395,21 @@ void ftmem__split(ftmem__tape *tape, ftmem__var x, int32_t count, const int64_t 
 
 /* A second gradient for one place is added in place when nobody else holds the first
    (torch/csrc/autograd/input_buffer.cpp accumulate), else into a new tensor. */
-static void tape_accumulate(ftmem__tape *tape, int16_t *place, int16_t gradient, int64_t n, int64_t cols, int32_t dtype)
+static void tape_accumulate(ftmem__tape *tape, int16_t *place, const ftmem__var *to, int16_t gradient)
 {
     int16_t sum;
     if (*place < 0) {
         *place = gradient;
-    } else if (tape->stores[*place].refs == 1) {
-        ftmem__release(tape, gradient);
-    } else {
-        sum = ftmem__alloc(tape, FTMEM__OP_GRADIENT, n, cols, dtype, tape->birth);
-        ftmem__release(tape, *place);
-        ftmem__release(tape, gradient);
-        *place = sum;
+        return;
     }
+    if (tape->stores[*place].refs == 1) {
+        ftmem__release(tape, gradient);
+        return;
+    }
+    sum = ftmem__alloc(tape, FTMEM__OP_GRADIENT, to->n, to->cols, to->dtype, tape->birth);
+    ftmem__release(tape, *place);
+    ftmem__release(tape, gradient);
+    *place = sum;
 }
 
 /* A parameter takes the arriving tensor as its gradient; with accumulation it is added and freed. */
@@ -415,50 +422,46 @@ static void tape_leaf(ftmem__tape *tape, int16_t gradient, bool shared)
     }
     s->tensor_class = FTMEM_CLASS_GRADIENTS;
     tape->leaf_bytes += s->bytes;
+    if (shared) return;
+    tape->later.freed += s->bytes;
+    if (s->refs > 1) tape->later.differs = true;
+}
+
+static void tape_deliver(ftmem__tape *tape, const ftmem__var *to, int16_t gradient)
+{
+    if (to->node >= 0) tape_accumulate(tape, &tape->node[to->node].grad[to->slot], to, gradient);
+    else if (to->node == FTMEM__INPUT) tape_accumulate(tape, &tape->grad_in, to, gradient);
+    else if (to->node == FTMEM__NO_NODE || to->node == FTMEM__JOINED_LEAF) ftmem__release(tape, gradient);
+    else if (to->node <= FTMEM__SIDE) tape_accumulate(tape, &tape->grad_side[FTMEM__SIDE - to->node], to, gradient);
+    else tape_leaf(tape, gradient, to->node == FTMEM__SHARED_LEAF);
 }
 
 void ftmem__deliver(ftmem__tape *tape, ftmem__var to, int16_t gradient)
 {
-    if (to.node == FTMEM__LEAF || to.node == FTMEM__SHARED_LEAF) {
-        tape_leaf(tape, gradient, to.node == FTMEM__SHARED_LEAF);
-    } else if (to.node == FTMEM__INPUT) {
-        tape_accumulate(tape, &tape->grad_in, gradient, to.n, to.cols, to.dtype);
-    } else if (to.node >= 0) {
-        tape_accumulate(tape, &tape->node[to.node].grad[to.slot], gradient, to.n, to.cols, to.dtype);
-    } else {
-        ftmem__release(tape, gradient);
-    }
+    tape_deliver(tape, &to, gradient);
 }
 
-static ftmem__var tape_operand(const ftmem__node *node, int32_t k)
+static int16_t tape_replace(ftmem__tape *tape, ftmem__op op, const ftmem__var *like, int32_t dtype, int16_t gradient)
 {
-    ftmem__var to = tape_var(node->in_n[k], node->in_cols[k], node->in_dtype[k], -1, node->in_node[k], true);
-    to.slot = node->in_slot[k];
-    return to;
+    int16_t made = ftmem__alloc(tape, op, like->n, like->cols, dtype, tape->birth);
+    ftmem__release(tape, gradient);
+    return made;
 }
 
 /* Engine::validate_outputs: a gradient is summed to its operand's shape and cast to its dtype. */
-static int16_t tape_fit(ftmem__tape *tape, const ftmem__node *node, int32_t k, int16_t gradient, int64_t n, int32_t dtype)
+static inline int16_t tape_fit(ftmem__tape *tape, const ftmem__node *node, int32_t k, int16_t gradient, int64_t n, int32_t dtype)
 {
-    if (node->in_n[k] < n) {
-        int16_t sum = ftmem__alloc(tape, FTMEM__OP_GRADIENT, node->in_n[k], node->in_cols[k], dtype, tape->birth);
-        ftmem__release(tape, gradient);
-        gradient = sum;
-    }
-    if (node->in_dtype[k] != dtype) {
-        int16_t cast = ftmem__alloc(tape, FTMEM__OP_CAST, node->in_n[k], node->in_cols[k], node->in_dtype[k], tape->birth);
-        ftmem__release(tape, gradient);
-        gradient = cast;
-    }
+    const ftmem__var *in = &node->in[k];
+    if (in->n < n) gradient = tape_replace(tape, FTMEM__OP_GRADIENT, in, dtype, gradient);
+    if (in->dtype != dtype) gradient = tape_replace(tape, FTMEM__OP_CAST, in, in->dtype, gradient);
     return gradient;
 }
 
 static bool tape_needs(const ftmem__node *node, int32_t k)
 {
-    return (node->need >> k) & 1u;
+    return node->in[k].grad;
 }
 
-/* Views of the gradient as CAT hands them out need no sum; ADD's do when an operand was broadcast. */
 static void tape_pass(ftmem__tape *tape, const ftmem__node *node, int16_t arrived, int16_t result[3])
 {
     int32_t k;
@@ -466,7 +469,6 @@ static void tape_pass(ftmem__tape *tape, const ftmem__node *node, int16_t arrive
         if (!tape_needs(node, k)) continue;
         ftmem__hold(tape, arrived);
         result[k] = arrived;
-        if (node->op != FTMEM__OP_CAT && node->op != FTMEM__OP_CLONE) result[k] = tape_fit(tape, node, k, arrived, node->out_n, node->out_dtype);
     }
 }
 
@@ -477,30 +479,35 @@ static void tape_minus(ftmem__tape *tape, const ftmem__node *node, int16_t arriv
         result[0] = arrived;
     }
     if (!tape_needs(node, 1)) return;
-    result[1] = ftmem__alloc(tape, FTMEM__OP_NEG, node->out_n, node->in_cols[0], node->out_dtype, tape->birth);
-    result[1] = tape_fit(tape, node, 1, result[1], node->out_n, node->out_dtype);
+    result[1] = ftmem__alloc(tape, FTMEM__OP_NEG, node->out_n, node->in[0].cols, node->out_dtype, tape->birth);
 }
 
 static void tape_map(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     int16_t temporary[2] = { -1, -1 };
     int32_t k, t, temporaries = tape_rows[node->op].temporaries;
-    int64_t cols = node->in_cols[0];
+    int64_t cols = node->in[0].cols;
     for (t = 0; t < temporaries; t++) temporary[t] = ftmem__alloc(tape, (ftmem__op)node->op, node->out_n, cols, node->out_dtype, tape->birth);
     for (k = 0; k < node->inputs; k++)
         if (tape_needs(node, k)) result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->out_n, cols, node->out_dtype, tape->birth);
     for (t = 0; t < temporaries; t++) ftmem__release(tape, temporary[t]);
-    for (k = 0; k < node->inputs; k++)
-        if (tape_needs(node, k)) result[k] = tape_fit(tape, node, k, result[k], node->out_n, node->out_dtype);
+}
+
+static void tape_spread_fourth(ftmem__tape *tape, const ftmem__node *node)
+{
+    const ftmem__var *to = &tape->fourth[node->fourth - 1];
+    tape->fourth_gradient = to->grad ? ftmem__alloc(tape, (ftmem__op)node->op, to->n, to->cols, to->dtype, tape->birth) : -1;
 }
 
 static void tape_spread(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
-    bool before = node->op == FTMEM__OP_LINEAR4 || node->op == FTMEM__OP_LINEAR8; /* the dequantised weight comes first */
+    bool before =
+        node->op == FTMEM__OP_LINEAR4 || node->op == FTMEM__OP_LINEAR4_KEEPING || node->op == FTMEM__OP_LINEAR8; /* the dequantised weight comes first */
     int16_t work = before && node->work ? ftmem__alloc_bytes(tape, FTMEM__OP_DEQUANTIZE, node->work, FTMEM_CLASS_WORKSPACE) : -1;
     int32_t k;
     for (k = 0; k < node->inputs; k++)
-        if (tape_needs(node, k)) result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in_n[k], node->in_cols[k], node->in_dtype[k], tape->birth);
+        if (tape_needs(node, k)) result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in[k].n, node->in[k].cols, node->in[k].dtype, tape->birth);
+    if (node->fourth) tape_spread_fourth(tape, node);
     if (!before && node->work) work = ftmem__alloc_bytes(tape, (ftmem__op)node->op, node->work, FTMEM_CLASS_WORKSPACE);
     ftmem__release(tape, work);
     tape->flops += node->flops;
@@ -514,6 +521,10 @@ static void tape_first_matmul(ftmem__tape *tape)
     tape->early_event = tape->peak_event;
     tape->peak = tape->live;
     tape->peak_event = 0;
+    tape->later.early = tape->later.peak;
+    tape->later.early_event = tape->later.event;
+    tape->later.peak = tape->live - tape->later.freed;
+    tape->later.event = 0;
 }
 
 /* Operand order as traced: the weight's gradient, the input's, the bias's. */
@@ -525,26 +536,50 @@ static void tape_matmul(ftmem__tape *tape, const ftmem__node *node, int16_t resu
     for (i = 0; i < 3; i++) {
         int32_t k = order[i];
         if (k >= node->inputs || !tape_needs(node, k)) continue;
-        result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in_n[k], node->in_cols[k], node->out_dtype, tape->birth);
+        result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in[k].n, node->in[k].cols, node->out_dtype, tape->birth);
         if (k < 2) tape->flops += node->flops;
     }
-    for (i = 0; i < node->inputs; i++)
-        if (tape_needs(node, i)) result[i] = tape_fit(tape, node, i, result[i], node->in_n[i], node->out_dtype);
+}
+
+/* convolution_backward: the input's gradient, the weight's, the bias's; no cuBLAS. */
+static void tape_convolution(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+{
+    int32_t k;
+    for (k = 0; k < node->inputs; k++) {
+        if (!tape_needs(node, k)) continue;
+        result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in[k].n, node->in[k].cols, node->out_dtype, tape->birth);
+        if (k < 2) tape->flops += node->flops;
+    }
 }
 
 /* Gradients of the pieces are joined; a piece without one is filled with zeros first. */
 static void tape_join(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
-    result[0] = ftmem__alloc(tape, FTMEM__OP_CAT, node->in_n[0], node->in_cols[0], node->in_dtype[0], tape->birth);
+    result[0] = ftmem__alloc(tape, FTMEM__OP_CAT, node->in[0].n, node->in[0].cols, node->in[0].dtype, tape->birth);
 }
 
 /* Softmax (not log-softmax) multiplies gradient and output into a temporary of the gradient's size first. */
 static void tape_softmax(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     int16_t product;
-    result[0] = ftmem__alloc(tape, FTMEM__OP_SOFTMAX, node->in_n[0], node->in_cols[0], node->in_dtype[0], tape->birth);
-    product = ftmem__alloc(tape, FTMEM__OP_SOFTMAX, node->out_n, node->in_cols[0], node->out_dtype, FTMEM_CLASS_WORKSPACE);
+    result[0] = ftmem__alloc(tape, FTMEM__OP_SOFTMAX, node->in[0].n, node->in[0].cols, node->in[0].dtype, tape->birth);
+    product = ftmem__alloc(tape, FTMEM__OP_SOFTMAX, node->out_n, node->in[0].cols, node->out_dtype, FTMEM_CLASS_WORKSPACE);
     ftmem__release(tape, product);
+}
+
+static void tape_copy(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+{
+    const ftmem__var *base = &node->in[0], *part = &node->in[1];
+    int16_t zeros;
+    result[0] = ftmem__alloc(tape, FTMEM__OP_COPY_SLICE, base->n, base->cols, node->out_dtype, tape->birth);
+    if (tape_needs(node, 1)) result[1] = ftmem__alloc(tape, FTMEM__OP_COPY_SLICE, part->n, part->cols, node->out_dtype, tape->birth);
+    if (!tape_needs(node, 0)) {
+        ftmem__release(tape, result[0]);
+        result[0] = -1;
+        return;
+    }
+    zeros = ftmem__alloc(tape, FTMEM__OP_COPY_SLICE, part->n, part->cols, node->out_dtype, tape->birth);
+    ftmem__release(tape, zeros);
 }
 
 static void tape_saved(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
@@ -557,13 +592,34 @@ static void tape_saved(ftmem__tape *tape, const ftmem__node *node, int16_t resul
     }
 }
 
+static void tape_over(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+{
+    int32_t k;
+    int16_t work;
+    for (k = 0; k < node->inputs; k++) {
+        if (!tape_needs(node, k)) continue;
+        if (k == 0 && node->held > 0) {
+            result[0] = node->save[0];
+            ftmem__hold(tape, result[0]);
+            continue;
+        }
+        result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in[k].n, node->in[k].cols, node->in[k].dtype, tape->birth);
+    }
+    work = ftmem__alloc_bytes(tape, (ftmem__op)node->op, node->work, FTMEM_CLASS_WORKSPACE);
+    ftmem__release(tape, work);
+    tape->flops += node->flops;
+}
+
 static void tape_gradients(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     switch (tape_rows[node->op].backward) {
     case TAPE_PASS: tape_pass(tape, node, node->grad[0], result); break;
     case TAPE_MAP: tape_map(tape, node, result); break;
+    case TAPE_CONV: tape_convolution(tape, node, result); break;
     case TAPE_MATMUL: tape_matmul(tape, node, result); break;
     case TAPE_SAVED: tape_saved(tape, node, result); break;
+    case TAPE_OVER: tape_over(tape, node, result); break;
+    case TAPE_COPY: tape_copy(tape, node, result); break;
     case TAPE_MINUS: tape_minus(tape, node, node->grad[0], result); break;
     case TAPE_SPLIT: tape_join(tape, node, result); break;
     case TAPE_SOFTMAX: tape_softmax(tape, node, result); break;
@@ -571,26 +627,56 @@ static void tape_gradients(ftmem__tape *tape, const ftmem__node *node, int16_t r
     }
 }
 
-/* One node: its results exist beside its gradient and all it saved; then those go, then the results are handed on. */
+/* Views of the gradient as CAT hands them out need no sum; ADD's do when an operand was broadcast. */
+static void tape_fit_all(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+{
+    uint8_t kind = tape_rows[node->op].backward;
+    int32_t k;
+    if ((kind != TAPE_PASS && kind != TAPE_MAP && kind != TAPE_MINUS && kind != TAPE_MATMUL && kind != TAPE_CONV) || node->op == FTMEM__OP_CAT ||
+        node->op == FTMEM__OP_CLONE)
+        return;
+    for (k = 0; k < node->inputs; k++)
+        if (result[k] >= 0)
+            result[k] = tape_fit(tape, node, k, result[k], kind == TAPE_MATMUL || kind == TAPE_CONV ? node->in[k].n : node->out_n, node->out_dtype);
+}
+
+static void tape_forget(ftmem__tape *tape, ftmem__node *node)
+{
+    while (node->held > 0) ftmem__release(tape, node->save[--node->held]);
+}
+
+static bool tape_reached(const ftmem__node *node)
+{
+    int32_t k;
+    for (k = 1; k < node->outs; k++)
+        if (node->grad[k] >= 0) return true;
+    return node->grad[0] >= 0;
+}
+
+/* One node: its results exist beside its gradient and all it saved; then those go, then the results are handed on. What a
+   checkpoint made again is let go as soon as the formula has used it (torch/utils/checkpoint.py unpack_hook pops it), before
+   results are summed and cast. */
 static void tape_step(ftmem__tape *tape, ftmem__node *node)
 {
     int16_t result[3] = { -1, -1, -1 };
     int32_t k;
-    bool reached = false;
-    for (k = 0; k < node->outs; k++) reached = reached || node->grad[k] >= 0;
+    bool reached = tape_reached(node);
     tape->part = node->part;
     if (reached) tape_gradients(tape, node, result);
-    for (k = 0; k < node->outs; k++) ftmem__release(tape, node->grad[k]);
-    for (k = 0; k < node->held; k++) ftmem__release(tape, node->save[k]);
+    if (tape->replay) tape_forget(tape, node);
+    tape_fit_all(tape, node, result);
+    for (k = 0; k < node->outs && reached; k++) ftmem__release(tape, node->grad[k]);
+    tape_forget(tape, node);
     for (k = 0; k < node->inputs; k++)
-        if (result[k] >= 0) ftmem__deliver(tape, tape_operand(node, k), result[k]);
+        if (result[k] >= 0) tape_deliver(tape, &node->in[k], result[k]);
+    if (node->fourth && reached && tape->fourth_gradient >= 0) tape_deliver(tape, &tape->fourth[node->fourth - 1], tape->fourth_gradient);
 }
 
 void ftmem__backward_rest(ftmem__tape *tape)
 {
     tape->backward = true;
     tape->stopped = false;
-    while (tape->nodes > 0) tape_step(tape, &tape->node[--tape->nodes]);
+    while (tape->nodes > 0 && !tape->captured) tape_step(tape, &tape->node[--tape->nodes]);
 }
 
 void ftmem__also(ftmem__tape *tape, ftmem__var value, int16_t gradient)
@@ -618,7 +704,7 @@ void ftmem__backward_above(ftmem__tape *tape, ftmem__var root, int16_t gradient,
 {
     tape->backward = true;
     ftmem__deliver(tape, root, gradient);
-    while (tape->nodes > last + 1) tape_step(tape, &tape->node[--tape->nodes]);
+    while (tape->nodes > last + 1 && !tape->captured) tape_step(tape, &tape->node[--tape->nodes]);
 }
 
 int32_t ftmem__last_saving(const ftmem__tape *tape)
@@ -633,8 +719,20 @@ void ftmem__replay(ftmem__tape *tape, int32_t last)
     tape->backward = false;
     tape->replay = true;
     tape->mode = FTMEM__RECORD;
-    tape->nodes = 0;
+    tape->nodes = tape->fourths = 0;
     tape->stop_after = last;
+}
+
+void ftmem__cache_hold(ftmem__tape *tape, ftmem__var value, bool outputs)
+{
+    if (value.store < 0) return;
+    if (outputs && tape->mode == FTMEM__RECORD) {
+        tape->outputs_bytes += tape->stores[value.store].bytes;
+        tape_attribute(tape, value.store);
+    } else if (!tape->stores[value.store].cached) {
+        tape->stores[value.store].cached = true;
+        ftmem__hold(tape, value.store);
+    }
 }
 
 void ftmem__cache_clear(ftmem__tape *tape)

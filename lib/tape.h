@@ -14,7 +14,9 @@
 #include "common.h"
 
 enum { FTMEM__MAX_NODES = 224, FTMEM__MAX_STORES = 224 };
-enum { FTMEM__NO_NODE = -1, FTMEM__LEAF = -2, FTMEM__INPUT = -3, FTMEM__SHARED_LEAF = -4 }; /* ftmem__var.node besides a node's number */
+/* ftmem__var.node besides a node's number; FTMEM__SIDE - k is the segment's k-th side input */
+enum { FTMEM__NO_NODE = -1, FTMEM__LEAF = -2, FTMEM__INPUT = -3, FTMEM__SHARED_LEAF = -4, FTMEM__JOINED_LEAF = -5, FTMEM__SIDE = -6 };
+enum { FTMEM__MAX_SIDES = 3 };
 
 /* Primitive operations: one row each in ops.inc. */
 typedef enum ftmem__op {
@@ -29,8 +31,9 @@ typedef struct ftmem__store {
     int64_t n, cols; /* elements, and the last dimension, for reports */
     int16_t refs;    /* 0: a free slot, and n is the next free one */
     uint8_t tensor_class, dtype, op, part;
-    bool cached;   /* autocast's cache holds one of the references */
+    bool cached;   /* autocast's cache, or the model's own of keys and values, holds one of the references */
     bool backward; /* made by the operation's backward */
+    bool side;     /* shared between segments: whoever walks them counts it */
 } ftmem__store;
 
 /* A value on the tape. Copies do not own: the one owner calls ftmem__drop. */
@@ -39,24 +42,25 @@ typedef struct ftmem__var {
     int64_t cols;  /* of the last dimension */
     int16_t store; /* -1: lives outside the tape (weights, tables) */
     int16_t node;  /* producer, or FTMEM__LEAF (a parameter), FTMEM__SHARED_LEAF (one that waits for a second gradient: the
-                      matrix of a tied head), FTMEM__INPUT (the segment's input), FTMEM__NO_NODE */
+                      matrix of a tied head), FTMEM__JOINED_LEAF (whose gradient joins one that waits already), FTMEM__INPUT
+                      (the segment's input), FTMEM__NO_NODE */
     uint8_t slot;  /* which output of the producer */
     uint8_t dtype;
-    bool grad;   /* requires a gradient */
-    bool parted; /* queries or keys that a concatenation laid out as [rows, tokens, heads, dim] */
-    bool joined; /* queries or keys that a concatenation laid out densely as [rows, heads, tokens, dim] */
+    bool grad;       /* requires a gradient */
+    bool parted : 1; /* queries or keys that a concatenation laid out as [rows, tokens, heads, dim] */
+    bool joined : 1; /* queries or keys that a concatenation laid out densely as [rows, heads, tokens, dim] */
 } ftmem__var;
 
 typedef struct ftmem__node {
-    int64_t in_n[3], out_n;
-    int64_t in_cols[3];
-    int64_t work;                         /* bytes that the backward kernel allocates inside itself */
-    double flops;                         /* of backward for each operand that needs a gradient */
-    int16_t in_node[3], save[6], grad[3]; /* grad: arrived gradients by output, -1: none yet */
-    uint8_t in_slot[3], in_dtype[3];
-    uint8_t op, inputs, outs, need, part, out_dtype;
-    uint8_t held; /* entries of save[] */
-    bool saves;   /* something is saved, perhaps a weight, which costs nothing */
+    ftmem__var in[3];
+    int64_t out_n;
+    int64_t work;             /* bytes that the backward kernel allocates inside itself */
+    double flops;             /* of backward for each operand that needs a gradient */
+    int16_t save[6], grad[3]; /* grad: arrived gradients by output, -1: none yet */
+    uint8_t op, inputs, outs, part, out_dtype;
+    uint8_t held;   /* entries of save[] */
+    uint8_t fourth; /* 1 + the place of a fourth operand in ftmem__tape.fourth; 0: none */
+    bool saves;     /* something is saved, perhaps a weight, which costs nothing */
 } ftmem__node;
 
 typedef enum ftmem__mode {
@@ -70,6 +74,22 @@ typedef struct ftmem__tape ftmem__tape;
 /* Called at event `stop_at` of a second walk: the moment of the peak, with everything alive on this tape. */
 typedef void ftmem__capture(void *context, const ftmem__tape *tape, ftmem__op op);
 
+/* What was alive at the highest moment so far. */
+typedef struct ftmem__note {
+    int32_t event, count; /* count -1: more than fits */
+    uint8_t op, part;
+    bool backward;
+    ftmem__store at[24];
+} ftmem__note;
+
+/* The same walk in a later micro-batch: memory is less by the parameters' gradients, which are added to older ones and freed. */
+typedef struct ftmem__later {
+    bool wanted;
+    bool differs; /* somebody else held such a gradient: backward itself may go another way */
+    int32_t event, early_event;
+    int64_t freed, base, peak, early; /* freed: gradients so far; base: alive at ftmem__tape_mark; the rest as on the tape */
+} ftmem__later;
+
 struct ftmem__tape {
     int64_t live, peak;        /* bytes on this tape now, and the most since ftmem__tape_mark */
     int32_t event, peak_event; /* allocations since the tape was started */
@@ -78,29 +98,46 @@ struct ftmem__tape {
     int32_t stop_at; /* event to capture at; 0: none */
     ftmem__capture *capture;
     void *context;
-    double flops;              /* since ftmem__tape_mark */
-    int64_t big_cols;          /* vocabulary: tensors this wide are logits */
-    int64_t leaf_bytes;        /* parameter gradients delivered */
-    int64_t cache_only_bytes;  /* released by ftmem__cache_clear */
-    int32_t nodes, stop_after; /* stop_after: node with which a recomputation ends early, -1: none */
-    int16_t high, free_head;   /* stores ever used; free list */
-    int16_t grad_in;           /* gradient of the segment's input, -1: none */
-    int16_t result;            /* store of what a finished forward hands on, -1: unknown */
-    uint8_t mode, birth;       /* ftmem__mode; class of new tensors */
-    uint8_t part;              /* FTMEM__PART_..., of new tensors */
+    ftmem__note *note; /* NULL: none is taken */
+    ftmem__later later;
+    double flops;                        /* since ftmem__tape_mark */
+    int64_t big_cols;                    /* vocabulary: tensors this wide are logits */
+    int64_t leaf_bytes;                  /* parameter gradients delivered */
+    int64_t cache_only_bytes;            /* released by ftmem__cache_clear */
+    int32_t nodes, stop_after;           /* stop_after: node with which a recomputation ends early, -1: none */
+    int16_t high, free_head;             /* stores ever used; free list */
+    int16_t grad_in;                     /* gradient of the segment's input, -1: none */
+    int16_t grad_side[FTMEM__MAX_SIDES]; /* of its side inputs */
+    int16_t input;                       /* store of the segment's input while it lives, else -1 */
+    int16_t result;                      /* store of what a finished forward hands on, -1: unknown */
+    uint8_t mode, birth;                 /* ftmem__mode; class of new tensors */
+    uint8_t part;                        /* FTMEM__PART_..., of new tensors */
     bool backward, exhausted, stopped, replay;
+    bool shadow;           /* FORGET leaves the nodes that GHOST would, for the recomputation to come */
+    bool captured;         /* what was asked for has been seen: backward need not go on */
     bool graphless;        /* a reentrant checkpoint's forward: no node exists that could hold an attribute */
     int16_t attribute[16]; /* stores that nodes hold as attributes */
     int32_t attributes;
-    ftmem__var also; /* a second value that backward starts from; also_gradient: its gradient, -1: none */
+    int64_t outputs_bytes; /* what outputs hold of them */
+    int32_t fourths;
+    int16_t fourth_gradient; /* of the node that runs */
+    ftmem__var also;         /* a second value that backward starts from; also_gradient: its gradient, -1: none */
     int16_t also_gradient;
     bool sum_leaves; /* gradients exist already: new ones are added and freed */
     ftmem__store stores[FTMEM__MAX_STORES];
+    ftmem__var fourth[4];
     ftmem__node node[FTMEM__MAX_NODES];
 };
 
-int64_t ftmem__bytes(int32_t dtype, int64_t elements); /* of plain dtypes */
-int64_t ftmem__round512(int64_t bytes);
+static inline int64_t ftmem__bytes(int32_t dtype, int64_t elements) /* of plain dtypes */
+{
+    static const uint8_t size[FTMEM_DTYPE_END] = { 0, 4, 2, 2, 1, 0, 0, 8, 1 };
+    return elements * size[dtype];
+}
+static inline int64_t ftmem__round512(int64_t bytes)
+{
+    return (bytes + 511) & ~(int64_t)511; /* torch CUDACachingAllocator kMinBlockSize */
+}
 const char *ftmem__op_name(int32_t op, bool backward);
 
 void ftmem__tape_start(ftmem__tape *tape, int64_t big_cols);
@@ -109,15 +146,41 @@ void ftmem__tape_mark(ftmem__tape *tape); /* a phase begins: peak = live, flops 
 /* Storage. */
 int16_t ftmem__alloc(ftmem__tape *tape, ftmem__op op, int64_t n, int64_t cols, int32_t dtype, int32_t tensor_class);
 int16_t ftmem__alloc_bytes(ftmem__tape *tape, ftmem__op op, int64_t bytes, int32_t tensor_class);
-void ftmem__hold(ftmem__tape *tape, int16_t store);
-void ftmem__release(ftmem__tape *tape, int16_t store);
-void ftmem__drop(ftmem__tape *tape, ftmem__var value);
+void ftmem__free(ftmem__tape *tape, int16_t store); /* the last reference is gone */
+static inline void ftmem__hold(ftmem__tape *tape, int16_t store)
+{
+    if (store >= 0) tape->stores[store].refs++;
+}
+static inline void ftmem__release(ftmem__tape *tape, int16_t store)
+{
+    if (store >= 0 && --tape->stores[store].refs <= 0) ftmem__free(tape, store);
+}
+static inline void ftmem__drop(ftmem__tape *tape, ftmem__var value)
+{
+    ftmem__release(tape, value.store);
+}
 
 /* Values. */
-ftmem__var ftmem__weight(int64_t n, int64_t cols, int32_t dtype, bool trained);
-ftmem__var ftmem__constant(int64_t n, int64_t cols, int32_t dtype);                            /* outside the tape, no gradient */
+static inline ftmem__var ftmem__value(int64_t n, int64_t cols, int32_t dtype, int16_t store, int16_t node, bool grad)
+{
+    ftmem__var v = { n, cols, store, node, 0, (uint8_t)dtype, grad, false, false };
+    return v;
+}
+static inline ftmem__var ftmem__weight(int64_t n, int64_t cols, int32_t dtype, bool trained)
+{
+    return ftmem__value(n, cols, dtype, -1, trained ? FTMEM__LEAF : FTMEM__NO_NODE, trained);
+}
+static inline ftmem__var ftmem__constant(int64_t n, int64_t cols, int32_t dtype) /* outside the tape, no gradient */
+{
+    return ftmem__value(n, cols, dtype, -1, FTMEM__NO_NODE, false);
+}
+static inline ftmem__var ftmem__keep(ftmem__tape *tape, ftmem__var value) /* a second owner */
+{
+    ftmem__hold(tape, value.store);
+    return value;
+}
 ftmem__var ftmem__input(ftmem__tape *tape, int64_t n, int64_t cols, int32_t dtype, bool grad); /* alive on the tape */
-ftmem__var ftmem__keep(ftmem__tape *tape, ftmem__var value);                                   /* a second owner */
+ftmem__var ftmem__side_input(ftmem__tape *tape, int32_t side, int64_t n, int64_t cols, int32_t dtype, bool grad);
 
 /* Primitives. Each returns a new value that the caller owns; inputs stay owned by the caller. */
 ftmem__var ftmem__apply(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, int64_t n, int64_t cols, int32_t dtype);
@@ -128,9 +191,13 @@ ftmem__var ftmem__cast_weight(ftmem__tape *tape, ftmem__var w, int32_t dtype);  
 ftmem__var ftmem__matmul(ftmem__tape *tape, ftmem__op op, ftmem__var x, ftmem__var w, const ftmem__var *bias, int64_t n, int64_t cols, double flops);
 void ftmem__split(ftmem__tape *tape, ftmem__var x, int32_t count, const int64_t *n, ftmem__var *out); /* x's owner keeps x */
 /* The node of the last apply, to which a kernel's own saved tensors and workspace are added; NULL when nothing was recorded. */
-ftmem__node *ftmem__recorded(ftmem__tape *tape, ftmem__var value);
+static inline ftmem__node *ftmem__recorded(ftmem__tape *tape, ftmem__var value)
+{
+    return value.node >= 0 ? &tape->node[value.node] : NULL;
+}
 void ftmem__save_new(ftmem__tape *tape, ftmem__var result, int64_t n, int64_t cols, int32_t dtype); /* allocate and keep (log-sum-exp, dropout mask) */
 void ftmem__save_var(ftmem__tape *tape, ftmem__var result, ftmem__var kept);
+void ftmem__fourth(ftmem__tape *tape, ftmem__var result, ftmem__var operand); /* one more operand, saved and given a gradient of its size */
 
 /* Backward starts from `value` too, with this gradient; both are held until it ends. Takes both over. */
 void ftmem__also(ftmem__tape *tape, ftmem__var value, int16_t gradient);
@@ -143,7 +210,8 @@ int32_t ftmem__last_saving(const ftmem__tape *tape); /* the last node that saves
 void ftmem__replay(ftmem__tape *tape, int32_t last); /* record again over a ghost graph, and stop with node `last` */
 /* Hands a gradient to one value: to its producer, its parameter, or the segment's input. */
 void ftmem__deliver(ftmem__tape *tape, ftmem__var to, int16_t gradient);
-void ftmem__drop_attributes(ftmem__tape *tape); /* the graph is gone */
-void ftmem__cache_clear(ftmem__tape *tape);     /* the autocast context ends */
+void ftmem__drop_attributes(ftmem__tape *tape);                            /* the graph is gone */
+void ftmem__cache_hold(ftmem__tape *tape, ftmem__var value, bool outputs); /* a cache owns it too; outputs: and lives beyond backward */
+void ftmem__cache_clear(ftmem__tape *tape);                                /* the autocast context ends */
 
 #endif

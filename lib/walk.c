@@ -6,23 +6,31 @@ typedef struct walk_probe { /* set for a second run */
     int32_t event;
 } walk_probe;
 
+typedef struct walk_stream { /* of hidden states, between two segments */
+    bool grad;
+    uint8_t dtype;
+} walk_stream;
+
 static bool walk_recomputed(const ftmem__walk *walk, int64_t layer)
 {
     const ftmem_job *job = walk->shape.job;
-    return job->recompute != FTMEM_RECOMPUTE_NONE && layer % job->recompute_every == 0;
+    return job->recompute != FTMEM_RECOMPUTE_NONE && (job->recompute_every == 1 || layer % job->recompute_every == 0);
 }
 
-static ftmem__low walk_low(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass)
+static ftmem__low walk_low(ftmem__walk *walk, int32_t stack, const ftmem__kind *kind, int32_t pass)
 {
+    const ftmem__shape *shape = walk->stack[stack].shape;
     ftmem__low low = { 0 };
     low.tape = &walk->tape;
-    low.shape = &walk->shape;
-    low.b = pass == FTMEM__PASS_EVAL ? walk->shape.job->eval_batch : walk->shape.b;
-    low.tokens = low.b * walk->shape.s;
+    low.shape = shape;
+    low.side = walk->side;
+    low.b = pass == FTMEM__PASS_EVAL ? shape->eval_b : shape->b;
+    low.tokens = low.b * shape->s;
     low.training = pass != FTMEM__PASS_EVAL;
-    low.trained = kind ? kind->trained : walk->shape.rest_trained;
+    low.trained = kind ? kind->trained : shape->rest_trained;
     low.adapted = kind && kind->adapted;
-    low.kind = kind ? kind->kind : 0;
+    low.kind = kind ? ftmem__layer_attention(kind->kind) : 0;
+    low.mlp = kind ? ftmem__layer_mlp(kind->kind) : 0;
     return low;
 }
 
@@ -40,6 +48,7 @@ static void walk_start(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
     ftmem__tape_start(tape, walk->shape.job->task == FTMEM_TASK_CLASSIFY ? 0 : walk->shape.vocab);
     tape->sum_leaves = pass == FTMEM__PASS_BACKWARD_LATER;
     if (pass == FTMEM__PASS_EVAL) tape->mode = FTMEM__NO_GRAD;
+    tape->later.wanted = !probe && walk->shape.job->accumulation > 1;
     walk_listen(tape, probe);
 }
 
@@ -66,6 +75,18 @@ static ftmem__figure walk_early(const ftmem__tape *tape, int64_t base)
 static ftmem__figure walk_figure(const ftmem__tape *tape, int64_t base)
 {
     return tape->early > tape->peak ? walk_early(tape, base) : walk_late(tape, base);
+}
+
+/* The figure of a later micro-batch's backward, from the first one's. */
+static ftmem__figure walk_later(const ftmem__tape *tape)
+{
+    const ftmem__later *later = &tape->later;
+    bool early = tape->early >= 0 && later->early > later->peak;
+    ftmem__figure f;
+    f.peak = (early ? later->early : later->peak) - later->base;
+    f.delta = tape->live - later->freed - later->base;
+    f.event = early ? later->early_event : later->event;
+    return f;
 }
 
 static void walk_end(ftmem__walk *walk, const walk_probe *probe)
@@ -95,17 +116,188 @@ static int64_t walk_attributes(const ftmem__tape *tape)
     return sum;
 }
 
+/* -------------------------------------------------------------------------------------------------------- sides */
+
+/* Sides stand on the segment's tape before it starts, and are held throughout: whatever it does with them, they are not its. */
+static void walk_give(const ftmem__walk *walk, int32_t stack, uint8_t given, int32_t pass, ftmem__low *low)
+{
+    int32_t k, eval = pass == FTMEM__PASS_EVAL;
+    low->given = given;
+    if (!given) return;
+    for (k = 0; k < FTMEM__SIDES; k++) {
+        const ftmem__side *side = &walk->stack[stack].side[k];
+        if (given >> k & 1) low->side[k] = ftmem__side_input(low->tape, k, side->n[eval], side->cols, side->dtype, side->grad && !eval);
+    }
+}
+
+static int64_t walk_given_bytes(const ftmem__low *low)
+{
+    int64_t sum = 0;
+    int32_t k;
+    for (k = 0; k < FTMEM__SIDES && low->given; k++)
+        if (low->given >> k & 1) sum += low->tape->stores[low->side[k].store].bytes;
+    return sum;
+}
+
+static void walk_record_side(ftmem__side *side, const ftmem__tape *tape, ftmem__var value, int32_t pass)
+{
+    int32_t eval = pass == FTMEM__PASS_EVAL;
+    side->there = true;
+    side->n[eval] = value.n;
+    side->bytes[eval] = tape->stores[value.store].bytes;
+    if (eval) return;
+    side->cols = value.cols;
+    side->dtype = value.dtype;
+    side->grad = value.grad || tape->graphless; /* torch/utils/checkpoint.py CheckpointFunction: all its results ask for one */
+    side->leaf = value.node <= FTMEM__SIDE && !tape->graphless;
+}
+
+/* What a forward has made for the segments after it, and whether its graph keeps what it read. */
+static void walk_record_sides(ftmem__stack *stack, ftmem__kind *kind, const ftmem__low *low, int32_t pass, bool recomputed)
+{
+    ftmem__tape *tape = low->tape;
+    int32_t k;
+    bool keeps;
+    if (!(low->made | low->given)) return;
+    for (k = 0; k < FTMEM__SIDES; k++) {
+        int16_t store = low->side[k].store;
+        if (low->made >> k & 1) {
+            walk_record_side(&stack->side[k], tape, low->side[k], pass);
+            if (pass == FTMEM__PASS_FORWARD) stack->side[k].kept = stack->side[k].own = tape->stores[store].refs > 1;
+        } else if (low->given >> k & 1 && pass == FTMEM__PASS_FORWARD) {
+            keeps = recomputed || tape->stores[store].refs > 1;
+            stack->side[k].kept = stack->side[k].kept || keeps;
+            if (keeps && kind->first && !ftmem__holds_outputs(low->shape->job)) kind->freed |= (uint8_t)(1u << k);
+        }
+    }
+}
+
+/* Before a block's backward: gradients of sides that blocks above it have summed already. */
+static void walk_side_gradients(const ftmem__walk *walk, const ftmem__kind *kind, const ftmem__low *low, int16_t gradient[FTMEM__SIDES])
+{
+    ftmem__tape *tape = low->tape;
+    int32_t k;
+    if (!(kind->given | kind->made)) return;
+    for (k = 0; k < FTMEM__SIDES; k++) {
+        const ftmem__side *side = &walk->stack[kind->stack].side[k];
+        gradient[k] = -1;
+        if (!((kind->given | kind->made) >> k & 1) || kind->last || !side->grad) continue;
+        gradient[k] = ftmem__alloc(tape, FTMEM__OP_GRADIENT, side->n[0], side->cols, side->dtype, FTMEM_CLASS_TEMPORARY);
+        if (kind->given >> k & 1 || side->leaf) tape->grad_side[k] = gradient[k];
+    }
+}
+
+static void walk_deliver_sides(const ftmem__low *low, const int16_t gradient[FTMEM__SIDES])
+{
+    int32_t k;
+    for (k = 0; k < FTMEM__SIDES && low->made; k++)
+        if (low->made >> k & 1 && gradient[k] >= 0 && low->side[k].node > FTMEM__SIDE) ftmem__deliver(low->tape, low->side[k], gradient[k]);
+}
+
+/* torch/utils/checkpoint.py CheckpointFunction.backward: the arriving gradients of its results (zeros where none has
+   arrived) are arguments, held while the block runs again and backward; what was an input is a leaf of its own. */
+static void walk_reentrant_sides(const ftmem__walk *walk, const ftmem__kind *kind, ftmem__tape *tape, int16_t gradient[FTMEM__SIDES])
+{
+    int32_t k;
+    for (k = FTMEM__SIDE_SOURCE + 1; k < FTMEM__SIDES; k++) {
+        const ftmem__side *side = &walk->stack[kind->stack].side[k];
+        if (!((kind->given | kind->made) >> k & 1) || !side->grad) continue;
+        if (kind->last) gradient[k] = ftmem__alloc(tape, FTMEM__OP_GRADIENT, side->n[0], side->cols, side->dtype, FTMEM_CLASS_TEMPORARY);
+        ftmem__hold(tape, gradient[k]);
+        tape->grad_side[k] = kind->given >> k & 1 ? gradient[k] : -1;
+    }
+    tape->grad_side[FTMEM__SIDE_SOURCE] = -1;
+}
+
+/* What the first block has made again takes its gradient, if it asks for one. */
+static void walk_reentrant_made(const ftmem__low *low, const int16_t gradient[FTMEM__SIDES])
+{
+    ftmem__tape *tape = low->tape;
+    int32_t k;
+    for (k = 0; k < FTMEM__SIDES && low->made; k++) {
+        if (!(low->made >> k & 1) || gradient[k] < 0) continue;
+        if (low->side[k].grad) ftmem__deliver(tape, low->side[k], gradient[k]);
+        else ftmem__release(tape, gradient[k]);
+    }
+}
+
+/* It returns: its arguments go, and the sum of the block's own leaves joins what has arrived from the blocks above. */
+static void walk_reentrant_end(const ftmem__low *low, const int16_t gradient[FTMEM__SIDES])
+{
+    ftmem__tape *tape = low->tape;
+    int16_t source = gradient[FTMEM__SIDE_SOURCE], *sum = &tape->grad_side[FTMEM__SIDE_SOURCE];
+    int32_t k;
+    for (k = FTMEM__SIDE_SOURCE + 1; k < FTMEM__SIDES; k++) {
+        ftmem__release(tape, gradient[k]);
+        if (!(low->made >> k & 1)) continue;
+        ftmem__release(tape, tape->grad_side[k]);
+        tape->grad_side[k] = -1;
+    }
+    if (source < 0) return;
+    ftmem__release(tape, *sum);
+    *sum = source;
+}
+
+static void walk_drop_freed(const ftmem__kind *kind, const ftmem__low *low)
+{
+    int32_t k;
+    for (k = 0; k < FTMEM__SIDES && kind->freed; k++)
+        if (kind->freed >> k & 1) ftmem__drop(low->tape, low->side[k]);
+}
+
+/* The frame that held what a block made has returned. */
+static void walk_drop_made(const ftmem__low *low)
+{
+    int32_t k;
+    for (k = 0; k < FTMEM__SIDES && low->made; k++)
+        if (low->made >> k & 1) ftmem__drop(low->tape, low->side[k]);
+}
+
 /* ------------------------------------------------------------------------------------------------------- blocks */
 
-static bool walk_alive(const ftmem__tape *tape, int16_t store)
+/* Notes what a block's forward leaves alive, its result not counted. */
+static void walk_note_kept(ftmem__walk *walk, ftmem__kind *kind)
 {
-    return store >= 0 && tape->stores[store].refs > 0;
+    const ftmem__tape *tape = &walk->tape;
+    int32_t count = walk->kept_count;
+    int16_t i;
+    kind->kept_from = count;
+    kind->kept_count = -1;
+    for (i = 0; i < tape->high; i++) {
+        if (tape->stores[i].refs <= 0 || i == tape->result) continue;
+        if (count == FTMEM__MAX_KEPT) return;
+        walk->kept[count++] = tape->stores[i];
+    }
+    kind->kept_count = count - kind->kept_from;
+    walk->kept_count = count;
+}
+
+/* What a checkpoint keeps lives in CPU memory until its recomputation (unsloth_zoo/gradient_checkpointing.py
+   Unsloth_Offloaded_Gradient_Checkpointer, torchtune and TRL OffloadActivations). */
+static bool walk_offloads(const ftmem__walk *walk)
+{
+    return walk->shape.job->offload_checkpoints == FTMEM_ON;
+}
+
+/* A forward that backward goes on from. */
+typedef struct walk_run {
+    ftmem__low low;
+    ftmem__var out;
+    int32_t nodes; /* of a checkpointed block: its graph, still on the tape */
+} walk_run;
+
+/* What a block makes counts apart from it once it has returned. */
+static void walk_mark_made(const ftmem__low *low)
+{
+    int32_t k;
+    for (k = 0; k < FTMEM__SIDES && low->made; k++)
+        if (low->made >> k & 1 && low->side[k].store >= 0) low->tape->stores[low->side[k].store].side = true;
 }
 
 /* The forward of one block: ordinary, or checkpointed, where only the input stays. */
-static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bool recomputed, int32_t pass, const walk_probe *probe, ftmem__var *result)
+static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bool recomputed, int32_t pass, const walk_probe *probe, walk_run *result)
 {
-    ftmem__low low = walk_low(walk, kind, pass);
+    ftmem__low low = walk_low(walk, kind->stack, kind, pass);
     ftmem__tape *tape = &walk->tape;
     int64_t base;
     ftmem__var x, out;
@@ -113,45 +305,62 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
     if (recomputed && pass == FTMEM__PASS_FORWARD) {
         tape->mode = FTMEM__FORGET;
         tape->graphless = walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT;
+        tape->shadow = !tape->graphless && !probe;
     }
-    x = ftmem__input(tape, low.tokens * walk->shape.h, walk->shape.h, kind->in_dtype, kind->in_grad && pass != FTMEM__PASS_EVAL);
+    x = ftmem__input(tape, low.tokens * low.shape->h, low.shape->h, kind->in_dtype, kind->in_grad && pass != FTMEM__PASS_EVAL);
+    walk_give(walk, kind->stack, kind->given, pass, &low);
     base = tape->live;
     ftmem__tape_mark(tape);
     if (pass == FTMEM__PASS_FORWARD && !probe) low.params = &walk->params;
     out = ftmem__low_block(&low, x);
-    if (!recomputed || !out.grad) ftmem__drop(tape, x);
+    if (!recomputed || !out.grad || walk_offloads(walk)) ftmem__drop(tape, x);
+    if (!probe) walk_record_sides(&walk->stack[kind->stack], kind, &low, pass, recomputed);
     if (pass == FTMEM__PASS_FORWARD) {
+        kind->made = low.made;
         kind->out_grad = out.grad;
         kind->out_dtype = out.dtype;
-        kind->in_kept = walk_alive(tape, x.store) && x.store != out.store;
+        kind->in_kept = tape->input >= 0 && x.store != out.store;
         kind->in_bytes = ftmem__round512(ftmem__bytes(kind->in_dtype, x.n));
         kind->cache_bytes = walk_cache_only(tape);
         kind->attribute_bytes = walk_attributes(tape);
+        kind->outputs_bytes = tape->outputs_bytes;
         kind->born_bytes = tape->live - kind->cache_bytes - (kind->in_kept ? 0 : tape->stores[out.store].bytes);
         if (kind->in_kept) kind->born_bytes -= kind->in_bytes;
+        kind->born_bytes -= walk_given_bytes(&low);
         kind->flops_forward = tape->flops;
     }
     tape->result = out.store;
+    walk_mark_made(&low);
+    if (pass == FTMEM__PASS_FORWARD && !probe) walk_note_kept(walk, kind);
     walk_end(walk, probe);
-    if (result) *result = out;
+    if (result) {
+        result->low = low;
+        result->out = out;
+        result->nodes = tape->nodes;
+    }
     return walk_figure(tape, base);
 }
 
 /* Backward from a value whose forward has just been recorded on the tape; nobody holds the value any more. */
-static ftmem__figure walk_backward_from(ftmem__walk *walk, ftmem__var out, const walk_probe *probe)
+static ftmem__figure walk_backward_from(ftmem__walk *walk, const ftmem__kind *kind, walk_run run, const walk_probe *probe)
 {
     ftmem__tape *tape = &walk->tape;
+    ftmem__var out = run.out;
     ftmem__figure f;
     int64_t base;
-    int16_t g;
+    int16_t g, side[FTMEM__SIDES];
     ftmem__cache_clear(tape);
     ftmem__drop(tape, out);
+    walk_drop_made(&run.low);
+    if (kind) walk_drop_freed(kind, &run.low);
     walk_listen(tape, probe);
     tape->birth = FTMEM_CLASS_TEMPORARY;
     tape->backward = true;
     g = ftmem__alloc(tape, FTMEM__OP_GRADIENT, out.n, out.cols, out.dtype, FTMEM_CLASS_TEMPORARY);
+    if (kind) walk_side_gradients(walk, kind, &run.low, side);
     base = tape->live;
     ftmem__tape_mark(tape);
+    if (kind) walk_deliver_sides(&run.low, side);
     ftmem__backward(tape, out, g);
     f = walk_figure(tape, base);
     walk_end(walk, probe);
@@ -160,32 +369,50 @@ static ftmem__figure walk_backward_from(ftmem__walk *walk, ftmem__var out, const
 
 static ftmem__figure walk_plain_backward(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_probe *probe)
 {
-    ftmem__low low = walk_low(walk, kind, pass);
-    ftmem__var x, out;
+    walk_run run;
+    ftmem__var x;
+    run.low = walk_low(walk, kind->stack, kind, pass);
     walk_start(walk, pass, NULL);
-    x = ftmem__input(&walk->tape, low.tokens * walk->shape.h, walk->shape.h, kind->in_dtype, kind->in_grad);
-    out = ftmem__low_block(&low, x);
+    x = ftmem__input(&walk->tape, run.low.tokens * run.low.shape->h, run.low.shape->h, kind->in_dtype, kind->in_grad);
+    walk_give(walk, kind->stack, kind->given, pass, &run.low);
+    run.out = ftmem__low_block(&run.low, x);
     ftmem__drop(&walk->tape, x);
-    return walk_backward_from(walk, out, probe);
+    return walk_backward_from(walk, kind, run, probe);
 }
 
-/* torch.utils.checkpoint without reentrance: what saves nothing runs first, the first saved tensor that is asked for
-   makes the block run again up to the last one, then backward goes on. */
-static void walk_recompute(ftmem__walk *walk, ftmem__low *low, ftmem__var x, int16_t g)
+/* The graph of a checkpointed forward: it is still on the tape, or built again. */
+static ftmem__var walk_ghost(ftmem__walk *walk, ftmem__low *low, ftmem__var x, const walk_run *shadow)
 {
     ftmem__tape *tape = &walk->tape;
     double flops = tape->flops;
     ftmem__var out;
-    int32_t last;
     tape->mode = FTMEM__GHOST;
     tape->backward = false;
+    if (shadow) {
+        tape->nodes = shadow->nodes;
+        low->made = shadow->low.made;
+        return shadow->out;
+    }
     out = ftmem__low_block(low, x);
     tape->flops = flops; /* nothing has been computed yet */
-    last = ftmem__last_saving(tape);
+    return out;
+}
+
+/* torch.utils.checkpoint without reentrance: what saves nothing runs first, the first saved tensor that is asked for
+   makes the block run again up to the last one, then backward goes on. */
+static void walk_recompute(ftmem__walk *walk, ftmem__low *low, ftmem__var x, const walk_run *shadow, int16_t g, const int16_t side[FTMEM__SIDES])
+{
+    ftmem__tape *tape = &walk->tape;
+    ftmem__var out = walk_ghost(walk, low, x, shadow);
+    int32_t last = ftmem__last_saving(tape);
+    walk_deliver_sides(low, side);
     ftmem__backward_above(tape, out, g, last);
+    if (tape->captured) return;
     ftmem__replay(tape, last);
     tape->birth = FTMEM_CLASS_RECOMPUTED;
+    low->made = 0;
     out = ftmem__low_block(low, x);
+    walk_drop_made(low);
     ftmem__drop(tape, out);
     tape->stopped = false;
     ftmem__cache_clear(tape);
@@ -194,39 +421,47 @@ static void walk_recompute(ftmem__walk *walk, ftmem__low *low, ftmem__var x, int
 }
 
 /* The reentrant form runs the whole block again and holds its output and the arriving gradient meanwhile. */
-static void walk_recompute_reentrant(ftmem__walk *walk, ftmem__low *low, ftmem__var x, int16_t g)
+static void walk_recompute_reentrant(ftmem__walk *walk, const ftmem__kind *kind, ftmem__low *low, ftmem__var x, int16_t g, int16_t side[FTMEM__SIDES])
 {
     ftmem__tape *tape = &walk->tape;
+    bool sided = (kind->given | kind->made) != 0;
     ftmem__var out;
     tape->backward = false;
+    if (sided) walk_reentrant_sides(walk, kind, tape, side);
     tape->birth = FTMEM_CLASS_RECOMPUTED;
     out = ftmem__low_block(low, x);
     ftmem__cache_clear(tape);
     tape->birth = FTMEM_CLASS_TEMPORARY;
     ftmem__hold(tape, g);
+    walk_reentrant_made(low, side);
     ftmem__backward(tape, out, g);
     ftmem__drop_attributes(tape);
+    if (sided) walk_reentrant_end(low, side);
+    walk_drop_made(low);
     ftmem__drop(tape, out);
     ftmem__release(tape, g);
 }
 
-static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_probe *probe)
+static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_run *shadow, const walk_probe *probe)
 {
     ftmem__tape *tape = &walk->tape;
-    ftmem__low low = walk_low(walk, kind, pass);
+    ftmem__low low = walk_low(walk, kind->stack, kind, pass);
     ftmem__figure f;
     ftmem__var x;
     int64_t base;
-    int16_t g;
+    int16_t g, side[FTMEM__SIDES];
     walk_start(walk, pass, probe);
-    x = ftmem__input(tape, low.tokens * walk->shape.h, walk->shape.h, kind->in_dtype, kind->in_grad);
+    x = ftmem__input(tape, low.tokens * low.shape->h, low.shape->h, kind->in_dtype, kind->in_grad);
+    walk_give(walk, kind->stack, kind->given, pass, &low);
     tape->birth = FTMEM_CLASS_TEMPORARY;
     g = ftmem__alloc(tape, FTMEM__OP_GRADIENT, x.n, x.cols, kind->out_dtype, FTMEM_CLASS_TEMPORARY);
-    base = tape->live;
+    walk_side_gradients(walk, kind, &low, side);
+    base = tape->live - (walk_offloads(walk) ? tape->stores[x.store].bytes : 0);
     ftmem__tape_mark(tape);
-    if (walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT) walk_recompute_reentrant(walk, &low, x, g);
-    else walk_recompute(walk, &low, x, g);
+    if (walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT) walk_recompute_reentrant(walk, kind, &low, x, g, side);
+    else walk_recompute(walk, &low, x, shadow, g, side);
     ftmem__drop(tape, x);
+    walk_drop_freed(kind, &low);
     f = walk_figure(tape, base);
     walk_end(walk, probe);
     return f;
@@ -234,117 +469,156 @@ static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__
 
 static ftmem__figure walk_block_backward(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_probe *probe)
 {
-    return kind->recomputed ? walk_checkpointed_backward(walk, kind, pass, probe) : walk_plain_backward(walk, kind, pass, probe);
+    return kind->recomputed ? walk_checkpointed_backward(walk, kind, pass, NULL, probe) : walk_plain_backward(walk, kind, pass, probe);
 }
 
 static void walk_block(ftmem__walk *walk, ftmem__kind *kind)
 {
     const ftmem_job *job = walk->shape.job;
-    ftmem__var out;
+    walk_run run;
     walk->params.segment = (int32_t)(kind - walk->kind);
-    kind->pass[FTMEM__PASS_FORWARD] = walk_block_forward(walk, kind, kind->recomputed, FTMEM__PASS_FORWARD, NULL, &out);
+    kind->pass[FTMEM__PASS_FORWARD] = walk_block_forward(walk, kind, kind->recomputed, FTMEM__PASS_FORWARD, NULL, &run);
     if (kind->out_grad) {
         kind->pass[FTMEM__PASS_BACKWARD] =
-            kind->recomputed ? walk_checkpointed_backward(walk, kind, FTMEM__PASS_BACKWARD, NULL) : walk_backward_from(walk, out, NULL);
+            kind->recomputed ? walk_checkpointed_backward(walk, kind, FTMEM__PASS_BACKWARD, &run, NULL) : walk_backward_from(walk, kind, run, NULL);
         kind->flops_backward = walk->tape.flops;
     }
-    if (kind->out_grad && job->accumulation > 1) kind->pass[FTMEM__PASS_BACKWARD_LATER] = walk_block_backward(walk, kind, FTMEM__PASS_BACKWARD_LATER, NULL);
+    if (kind->out_grad && job->accumulation > 1)
+        kind->pass[FTMEM__PASS_BACKWARD_LATER] =
+            walk->tape.later.differs ? walk_block_backward(walk, kind, FTMEM__PASS_BACKWARD_LATER, NULL) : walk_later(&walk->tape);
     if (job->eval == FTMEM_ON) kind->pass[FTMEM__PASS_EVAL] = walk_block_forward(walk, kind, false, FTMEM__PASS_EVAL, NULL, NULL);
 }
 
-/* The kind of one block, simulated if it is new. */
-static bool walk_layer(ftmem__walk *walk, int64_t layer, bool in_grad, uint8_t in_dtype, ftmem__kind **found)
+static uint8_t walk_sides_there(const ftmem__stack *stack)
 {
-    ftmem__kind want = { 0 };
+    uint8_t given = 0;
+    int32_t k;
+    for (k = 0; k < FTMEM__SIDES; k++)
+        if (stack->side[k].there) given |= (uint8_t)(1u << k);
+    return given;
+}
+
+/* Where blocks share sides, the first and the last are kinds of their own. */
+static bool walk_same_place(const ftmem__shape *shape, const ftmem__kind *kind, int64_t layer)
+{
+    return !shape->sided || ((layer == 0) == kind->first && (layer == shape->model->layers - 1) == kind->last);
+}
+
+/* Whether a block that is given this belongs to a kind. */
+static bool walk_is_of(const ftmem__walk *walk, const ftmem__shape *shape, const ftmem__kind *kind, int64_t layer, walk_stream in)
+{
+    return in.grad == kind->in_grad && in.dtype == kind->in_dtype && ftmem__shape_layer_kind(shape, layer) == kind->kind &&
+           ftmem__shape_layer_trained(shape, layer) == kind->trained && ftmem__shape_layer_adapted(shape, layer) == kind->adapted &&
+           walk_recomputed(walk, layer) == kind->recomputed && walk_same_place(shape, kind, layer);
+}
+
+static void walk_new_kind(ftmem__walk *walk, int32_t stack, int64_t layer, walk_stream in)
+{
+    const ftmem__shape *shape = walk->stack[stack].shape;
+    ftmem__kind *kind = &walk->kind[walk->kinds++];
+    memset(kind, 0, sizeof *kind);
+    kind->stack = (uint8_t)stack;
+    kind->kind = ftmem__shape_layer_kind(shape, layer);
+    kind->trained = ftmem__shape_layer_trained(shape, layer);
+    kind->adapted = ftmem__shape_layer_adapted(shape, layer);
+    kind->in_grad = in.grad;
+    kind->in_dtype = in.dtype;
+    kind->recomputed = walk_recomputed(walk, layer);
+    kind->first = shape->sided && layer == 0;
+    kind->last = shape->sided && layer == shape->model->layers - 1;
+    kind->given = walk_sides_there(&walk->stack[stack]);
+    walk_block(walk, kind);
+}
+
+/* The kind of one block, simulated if it is new; NULL when there are too many. Mostly that of the block before. */
+static ftmem__kind *walk_layer(ftmem__walk *walk, int32_t stack, int64_t layer, ftmem__kind *before, walk_stream in)
+{
+    const ftmem__shape *shape = walk->stack[stack].shape;
     int32_t i;
-    want.kind = walk->shape.model->layer_kind[layer];
-    want.trained = ftmem__shape_layer_trained(&walk->shape, layer);
-    want.adapted = ftmem__shape_layer_adapted(&walk->shape, layer);
-    want.in_grad = in_grad;
-    want.in_dtype = in_dtype;
-    want.recomputed = walk_recomputed(walk, layer);
-    for (i = 0; i < walk->kinds; i++) {
-        ftmem__kind *k = &walk->kind[i];
-        if (k->kind == want.kind && k->trained == want.trained && k->adapted == want.adapted && k->in_grad == want.in_grad && k->in_dtype == want.in_dtype &&
-            k->recomputed == want.recomputed)
-            break;
-    }
-    if (i == FTMEM__MAX_KINDS) return false;
-    *found = &walk->kind[i];
-    if (i == walk->kinds) {
-        walk->kinds++;
-        **found = want;
-        walk_block(walk, *found);
-    }
-    (*found)->layers++;
-    walk->of_layer[layer] = (uint8_t)i;
-    return true;
+    if (before && walk_is_of(walk, shape, before, layer, in)) return before;
+    for (i = 0; i < walk->kinds; i++)
+        if (walk->kind[i].stack == stack && walk_is_of(walk, shape, &walk->kind[i], layer, in)) return &walk->kind[i];
+    if (i == FTMEM__MAX_KINDS) return NULL;
+    walk_new_kind(walk, stack, layer, in);
+    return &walk->kind[i];
 }
 
 /* ---------------------------------------------------------------------------------------------------- embedding */
 
-static void walk_embed_parts(ftmem__walk *walk, const ftmem__prologue *p, ftmem__var x)
+/* The frame's name and the stream are one tensor. */
+static bool walk_aliased(const ftmem__prologue *p, ftmem__var x)
 {
-    ftmem__ends *e = &walk->embed;
+    int32_t i;
+    for (i = 0; i < p->held_count; i++)
+        if (p->held[i].store == x.store) return true;
+    return p->held_count == 0;
+}
+
+static void walk_embed_parts(ftmem__walk *walk, ftmem__ends *e, const ftmem__prologue *p, ftmem__var x)
+{
     const ftmem__tape *tape = &walk->tape;
     int32_t i;
     e->held_bytes = e->mask_bytes = e->table_bytes = 0;
     for (i = 0; i < p->held_count; i++) e->held_bytes += tape->stores[p->held[i].store].bytes;
     for (i = 0; i < p->mask_count; i++) e->mask_bytes += tape->stores[p->masks[i].store].bytes;
     for (i = 0; i < 2 && p->has_tables; i++) e->table_bytes += tape->stores[p->tables[i].store].bytes;
-    e->aliased = p->held_count == 0;
+    e->aliased = walk_aliased(p, x);
     e->out_grad = x.grad;
     e->out_dtype = x.dtype;
 }
 
-/* Forward of the embedding. The stream itself belongs to the first block, so it is not left here. */
-static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
+/* Of an embedding's sides: what the stack before it has made. */
+static uint8_t walk_source(const ftmem__walk *walk, int32_t stack)
 {
-    ftmem__low low = walk_low(walk, NULL, pass);
-    ftmem__tape *tape = &walk->tape;
-    ftmem__prologue p;
-    ftmem__figure f;
-    ftmem__var x;
-    int32_t i;
-    walk_start(walk, pass, probe);
-    ftmem__tape_mark(tape);
-    if (pass == FTMEM__PASS_FORWARD && !probe) low.params = &walk->params;
-    x = ftmem__low_embed(&low, &p);
-    if (pass == FTMEM__PASS_FORWARD) walk_embed_parts(walk, &p, x);
-    tape->result = x.store;
-    walk_end(walk, probe);
-    f = walk_figure(tape, 0);
-    if (pass == FTMEM__PASS_EVAL) walk->embed.eval_released_bytes = f.delta - tape->stores[x.store].bytes;
-    if (pass == FTMEM__PASS_EVAL) return f;
-    for (i = 0; i < p.held_count; i++) ftmem__drop(tape, p.held[i]);
-    for (i = 0; i < p.mask_count && !(probe && walk->shape.require_input_grad); i++) ftmem__drop(tape, p.masks[i]);
-    walk->embed.released_bytes = f.delta - tape->live;
-    walk->embed.cache_bytes = walk_cache_only(tape);
-    ftmem__cache_clear(tape);
-    if (probe && probe->event == FTMEM__EVENT_RELEASED) probe->capture(probe->context, tape, FTMEM__OP_END);
-    ftmem__drop(tape, x);
-    for (i = 0; i < 2 && p.has_tables; i++) ftmem__drop(tape, p.tables[i]);
-    walk->embed.kept_bytes = tape->live;
-    return f;
+    return walk->stack[stack].side[FTMEM__SIDE_SOURCE].there ? 1u << FTMEM__SIDE_SOURCE : 0;
 }
 
-static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
+/* Forward of the embedding. The stream itself belongs to the first block, so it is not left here. */
+static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_t pass, const walk_probe *probe, ftmem__var *result)
 {
-    ftmem__low low = walk_low(walk, NULL, pass);
+    ftmem__low low = walk_low(walk, stack, NULL, pass);
     ftmem__tape *tape = &walk->tape;
+    ftmem__ends *e = &walk->stack[stack].embed;
     ftmem__prologue p;
     ftmem__figure f;
     ftmem__var x;
     int64_t base;
     int32_t i;
-    int16_t g;
-    walk_start(walk, pass, NULL);
+    walk_start(walk, pass, probe);
+    walk_give(walk, stack, walk_source(walk, stack), pass, &low);
+    base = tape->live;
+    ftmem__tape_mark(tape);
+    if (pass == FTMEM__PASS_FORWARD && !probe) low.params = &walk->params;
     x = ftmem__low_embed(&low, &p);
+    if (pass == FTMEM__PASS_FORWARD) walk_embed_parts(walk, e, &p, x);
+    tape->result = x.store;
+    walk_end(walk, probe);
+    f = walk_figure(tape, base);
+    if (pass == FTMEM__PASS_EVAL) {
+        e->eval_released_bytes = f.delta - tape->stores[x.store].bytes;
+        e->eval_aliased = walk_aliased(&p, x);
+        return f;
+    }
     for (i = 0; i < p.held_count; i++) ftmem__drop(tape, p.held[i]);
-    for (i = 0; i < p.mask_count; i++) ftmem__drop(tape, p.masks[i]);
-    for (i = 0; i < 2 && p.has_tables; i++) ftmem__drop(tape, p.tables[i]);
+    for (i = 0; i < p.mask_count && !(probe && walk->shape.require_input_grad); i++) ftmem__drop(tape, p.masks[i]);
+    e->released_bytes = f.delta - (tape->live - base);
+    e->cache_bytes = walk_cache_only(tape);
     ftmem__cache_clear(tape);
+    if (probe && probe->event == FTMEM__EVENT_RELEASED) probe->capture(probe->context, tape, FTMEM__OP_END);
     ftmem__drop(tape, x);
+    for (i = 0; i < 2 && p.has_tables; i++) ftmem__drop(tape, p.tables[i]);
+    e->kept_bytes = tape->live - base;
+    if (result) *result = x;
+    return f;
+}
+
+/* Backward from a stream whose forward has just been recorded on the tape; nothing else of it is held any more. */
+static ftmem__figure walk_embed_backward_from(ftmem__walk *walk, ftmem__var x, const walk_probe *probe)
+{
+    ftmem__tape *tape = &walk->tape;
+    ftmem__figure f;
+    int64_t base;
+    int16_t g;
     tape->birth = FTMEM_CLASS_TEMPORARY;
     tape->backward = true;
     walk_listen(tape, probe);
@@ -357,11 +631,29 @@ static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t pass, const 
     return f;
 }
 
+static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t stack, int32_t pass, const walk_probe *probe)
+{
+    ftmem__low low = walk_low(walk, stack, NULL, pass);
+    ftmem__tape *tape = &walk->tape;
+    ftmem__prologue p;
+    ftmem__var x;
+    int32_t i;
+    walk_start(walk, pass, NULL);
+    walk_give(walk, stack, walk_source(walk, stack), pass, &low);
+    x = ftmem__low_embed(&low, &p);
+    for (i = 0; i < p.held_count; i++) ftmem__drop(tape, p.held[i]);
+    for (i = 0; i < p.mask_count; i++) ftmem__drop(tape, p.masks[i]);
+    for (i = 0; i < 2 && p.has_tables; i++) ftmem__drop(tape, p.tables[i]);
+    ftmem__cache_clear(tape);
+    ftmem__drop(tape, x);
+    return walk_embed_backward_from(walk, x, probe);
+}
+
 /* ------------------------------------------------------------------------------------------------ head and loss */
 
 static bool walk_has_logits(const ftmem_job *job)
 {
-    return job->loss != FTMEM_LOSS_FUSED && job->loss != FTMEM_LOSS_CHUNKED;
+    return job->loss != FTMEM_LOSS_FUSED && job->loss != FTMEM_LOSS_CHUNKED && job->loss != FTMEM_LOSS_SPLIT;
 }
 
 /* Everything after the blocks. Three parts: the final norm; the base model returns; the head; the loss. */
@@ -369,7 +661,7 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
 {
     ftmem__tape *tape = &walk->tape;
     const ftmem_job *job = walk->shape.job;
-    bool held = (job->loss == FTMEM_LOSS_HELD || job->loss == FTMEM_LOSS_LOOP) && low->training;
+    bool held = ftmem__holds_outputs(job) && low->training;
     int64_t base = tape->live;
     ftmem__var logits = { 0 }, loss;
     *normed = ftmem__low_final_norm(low, x);
@@ -384,11 +676,15 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
     }
     if (job->loss == FTMEM_LOSS_FUSED) {
         loss = ftmem__low_fused_loss(low, *normed);
+    } else if (job->loss == FTMEM_LOSS_SPLIT) {
+        int64_t split = ftmem__low_split_loss(low, *normed, &loss);
+        if (ends) ends->logits_bytes = split;
     } else if (job->loss == FTMEM_LOSS_CHUNKED) {
         ftmem__low_chunked_forward(low, *normed);
         loss = ftmem__apply(tape, FTMEM__OP_NLL, normed, 1, 1, 1, FTMEM_FP32); /* stands for the chunks' graph */
     } else {
         loss = ftmem__low_loss(low, logits);
+        logits = ftmem__low_outputs(low, logits);
     }
     if (!held) ftmem__drop(tape, logits);
     if (ends && held) ends->logits_bytes = tape->stores[logits.store].bytes;
@@ -396,11 +692,16 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
     return loss;
 }
 
+static ftmem__ends *walk_head_ends(ftmem__walk *walk)
+{
+    return &walk->stack[walk->stacks - 1].end;
+}
+
 static void walk_head_forward(ftmem__walk *walk, int32_t pass, uint8_t in_dtype, bool in_grad, const walk_probe *probe, ftmem__var result[2])
 {
-    ftmem__low low = walk_low(walk, NULL, pass);
+    ftmem__low low = walk_low(walk, walk->stacks - 1, NULL, pass);
     ftmem__tape *tape = &walk->tape;
-    ftmem__ends *ends = &walk->head;
+    ftmem__ends *ends = walk_head_ends(walk);
     ftmem__figure f;
     ftmem__var x, loss, normed;
     int64_t base;
@@ -429,7 +730,7 @@ static void walk_head_forward(ftmem__walk *walk, int32_t pass, uint8_t in_dtype,
     ends->out_grad = loss.grad;
     ends->cache_bytes = walk_cache_only(tape);
     ends->kept_bytes = tape->live - ends->cache_bytes - ends->logits_bytes;
-    ends->in_kept = walk_alive(tape, x.store);
+    ends->in_kept = tape->input >= 0;
     if (ends->in_kept) ends->kept_bytes -= tape->stores[x.store].bytes;
 }
 
@@ -438,6 +739,7 @@ static ftmem__figure walk_loss_backward(ftmem__walk *walk, ftmem__low *low, ftme
     ftmem__tape *tape = &walk->tape;
     ftmem__figure f;
     int64_t base;
+    int16_t seed;
     ftmem__cache_clear(tape);
     tape->birth = FTMEM_CLASS_TEMPORARY;
     tape->backward = true;
@@ -451,18 +753,20 @@ static ftmem__figure walk_loss_backward(ftmem__walk *walk, ftmem__low *low, ftme
         ftmem__backward_rest(tape);
         ftmem__drop(tape, loss);
     } else {
-        ftmem__backward(tape, loss, ftmem__alloc(tape, FTMEM__OP_GRADIENT, 1, 1, FTMEM_FP32, FTMEM_CLASS_TEMPORARY));
+        seed = ftmem__alloc(tape, FTMEM__OP_GRADIENT, 1, 1, FTMEM_FP32, FTMEM_CLASS_TEMPORARY);
+        ftmem__hold(tape, seed); /* torch/autograd/__init__.py backward: grad_tensors_ lives until the engine returns */
+        ftmem__backward(tape, loss, seed);
     }
     f = walk_figure(tape, base);
-    walk->head.early = walk_early(tape, base);
-    walk->head.late = walk_late(tape, base);
+    walk_head_ends(walk)->early = walk_early(tape, base);
+    walk_head_ends(walk)->late = walk_late(tape, base);
     walk_end(walk, probe);
     return f;
 }
 
 static ftmem__figure walk_head_backward(ftmem__walk *walk, int32_t pass, uint8_t in_dtype, bool in_grad, const walk_probe *probe)
 {
-    ftmem__low low = walk_low(walk, NULL, pass);
+    ftmem__low low = walk_low(walk, walk->stacks - 1, NULL, pass);
     ftmem__var x, loss, normed;
     walk_start(walk, pass, NULL);
     x = ftmem__input(&walk->tape, low.tokens * walk->shape.h, walk->shape.h, in_dtype, in_grad);
@@ -473,77 +777,171 @@ static ftmem__figure walk_head_backward(ftmem__walk *walk, int32_t pass, uint8_t
 static void walk_head(ftmem__walk *walk, uint8_t dtype, bool grad)
 {
     const ftmem_job *job = walk->shape.job;
-    ftmem__low low = walk_low(walk, NULL, FTMEM__PASS_BACKWARD);
+    ftmem__low low = walk_low(walk, walk->stacks - 1, NULL, FTMEM__PASS_BACKWARD);
+    ftmem__ends *head = walk_head_ends(walk);
     ftmem__var result[2];
-    walk->params.segment = FTMEM__SEGMENT_HEAD;
+    walk->params.segment = ftmem__walk_head(walk);
     walk_head_forward(walk, FTMEM__PASS_FORWARD, dtype, grad, NULL, result);
-    if (walk->head.out_grad) {
-        walk->head.pass[FTMEM__PASS_BACKWARD] = walk_loss_backward(walk, &low, result[0], result[1], NULL);
-        walk->head.flops_backward = walk->tape.flops;
+    if (head->out_grad) {
+        walk->tape.note = &walk->head_note;
+        head->pass[FTMEM__PASS_BACKWARD] = walk_loss_backward(walk, &low, result[0], result[1], NULL);
+        head->flops_backward = walk->tape.flops;
     }
-    if (walk->head.out_grad && job->accumulation > 1)
-        walk->head.pass[FTMEM__PASS_BACKWARD_LATER] = walk_head_backward(walk, FTMEM__PASS_BACKWARD_LATER, dtype, grad, NULL);
+    if (head->out_grad && job->accumulation > 1)
+        head->pass[FTMEM__PASS_BACKWARD_LATER] =
+            walk->tape.later.differs ? walk_head_backward(walk, FTMEM__PASS_BACKWARD_LATER, dtype, grad, NULL) : walk_later(&walk->tape);
     if (job->eval == FTMEM_ON) walk_head_forward(walk, FTMEM__PASS_EVAL, dtype, false, NULL, NULL);
+}
+
+/* ----------------------------------------------------------------------------------- the end of an earlier stack */
+
+/* Its result belongs to the stacks after it. */
+static ftmem__figure walk_bridge_forward(ftmem__walk *walk, int32_t stack, int32_t pass, const walk_stream *in, const walk_probe *probe, walk_run *result)
+{
+    ftmem__tape *tape = &walk->tape;
+    ftmem__ends *ends = &walk->stack[stack].end;
+    int64_t base;
+    walk_run run;
+    ftmem__var x;
+    run.low = walk_low(walk, stack, NULL, pass);
+    walk_start(walk, pass, probe);
+    x = ftmem__input(tape, run.low.tokens * run.low.shape->h, run.low.shape->h, in->dtype, in->grad && pass != FTMEM__PASS_EVAL);
+    base = tape->live;
+    ftmem__tape_mark(tape);
+    if (pass == FTMEM__PASS_FORWARD && !probe) run.low.params = &walk->params;
+    run.out = ftmem__low_final_norm(&run.low, x);
+    ftmem__drop(tape, x);
+    if (pass == FTMEM__PASS_FORWARD) {
+        ends->flops_forward = tape->flops;
+        ends->out_grad = run.out.grad;
+        ends->out_dtype = run.out.dtype;
+        ends->cache_bytes = walk_cache_only(tape);
+    }
+    if (!probe) walk_record_side(&walk->stack[stack + 1].side[FTMEM__SIDE_SOURCE], tape, run.out, pass);
+    tape->stores[run.out.store].side = true;
+    walk_end(walk, probe);
+    if (result) *result = run;
+    return walk_figure(tape, base);
+}
+
+static ftmem__figure walk_bridge_backward(ftmem__walk *walk, int32_t stack, int32_t pass, const walk_stream *in, const walk_probe *probe)
+{
+    walk_run run;
+    (void)walk_bridge_forward(walk, stack, pass, in, NULL, &run);
+    return walk_backward_from(walk, NULL, run, probe);
+}
+
+static void walk_bridge(ftmem__walk *walk, int32_t stack, const walk_stream *in)
+{
+    const ftmem_job *job = walk->shape.job;
+    ftmem__ends *ends = &walk->stack[stack].end;
+    walk_run run;
+    walk->params.segment = ftmem__segment_end(stack);
+    ends->pass[FTMEM__PASS_FORWARD] = walk_bridge_forward(walk, stack, FTMEM__PASS_FORWARD, in, NULL, &run);
+    if (ends->out_grad) {
+        ends->pass[FTMEM__PASS_BACKWARD] = walk_backward_from(walk, NULL, run, NULL);
+        ends->flops_backward = walk->tape.flops;
+    }
+    if (ends->out_grad && job->accumulation > 1)
+        ends->pass[FTMEM__PASS_BACKWARD_LATER] =
+            walk->tape.later.differs ? walk_bridge_backward(walk, stack, FTMEM__PASS_BACKWARD_LATER, in, NULL) : walk_later(&walk->tape);
+    if (job->eval == FTMEM_ON) ends->pass[FTMEM__PASS_EVAL] = walk_bridge_forward(walk, stack, FTMEM__PASS_EVAL, in, NULL, NULL);
 }
 
 /* --------------------------------------------------------------------------------------------------------- whole */
 
-static ftmem_status walk_blocks(ftmem__walk *walk, bool *grad, uint8_t *dtype, ftmem_error *error)
+static ftmem_status walk_blocks(ftmem__walk *walk, int32_t stack, walk_stream *stream, ftmem_error *error)
 {
+    int64_t i, layers = walk->stack[stack].shape->model->layers;
+    uint8_t *of_layer = walk->stack[stack].of_layer;
+    walk_stream in = *stream;
     ftmem__kind *kind = NULL;
-    int64_t i;
-    for (i = 0; i < walk->shape.model->layers; i++) {
-        if (!walk_layer(walk, i, *grad, *dtype, &kind))
-            return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layer_kind", i, "More than 12 different kinds of block are not modelled.");
-        *grad = kind->out_grad;
-        *dtype = kind->out_dtype;
+    for (i = 0; i < layers; i++) {
+        kind = walk_layer(walk, stack, i, kind, in);
+        if (!kind) return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layer_kind", i, "More than 12 different kinds of block are not modelled.");
+        kind->layers++;
+        of_layer[i] = (uint8_t)(kind - walk->kind);
+        in.grad = kind->out_grad;
+        in.dtype = kind->out_dtype;
     }
+    *stream = in;
     return FTMEM_OK;
+}
+
+static walk_stream walk_embed(ftmem__walk *walk, int32_t stack)
+{
+    const ftmem_job *job = walk->shape.job;
+    ftmem__ends *embed = &walk->stack[stack].embed;
+    walk_stream stream;
+    ftmem__var x;
+    walk->params.segment = ftmem__segment_embed(stack);
+    embed->pass[FTMEM__PASS_FORWARD] = walk_embed_forward(walk, stack, FTMEM__PASS_FORWARD, NULL, &x);
+    embed->flops_forward = walk->tape.flops;
+    stream.grad = embed->out_grad;
+    stream.dtype = embed->out_dtype;
+    if (stream.grad) {
+        embed->pass[FTMEM__PASS_BACKWARD] = walk_embed_backward_from(walk, x, NULL);
+        embed->flops_backward = walk->tape.flops;
+    }
+    if (stream.grad && job->accumulation > 1)
+        embed->pass[FTMEM__PASS_BACKWARD_LATER] =
+            walk->tape.later.differs ? walk_embed_backward(walk, stack, FTMEM__PASS_BACKWARD_LATER, NULL) : walk_later(&walk->tape);
+    if (job->eval == FTMEM_ON) embed->pass[FTMEM__PASS_EVAL] = walk_embed_forward(walk, stack, FTMEM__PASS_EVAL, NULL, NULL);
+    return stream;
 }
 
 ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error)
 {
-    const ftmem_job *job = walk->shape.job;
-    bool grad;
-    uint8_t dtype;
+    walk_stream stream;
     ftmem_status status;
-    walk->params.segment = FTMEM__SEGMENT_EMBED;
-    walk->embed.pass[FTMEM__PASS_FORWARD] = walk_embed_forward(walk, FTMEM__PASS_FORWARD, NULL);
-    if (job->eval == FTMEM_ON) walk->embed.pass[FTMEM__PASS_EVAL] = walk_embed_forward(walk, FTMEM__PASS_EVAL, NULL);
-    grad = walk->embed.out_grad;
-    dtype = walk->embed.out_dtype;
-    if (grad) walk->embed.pass[FTMEM__PASS_BACKWARD] = walk_embed_backward(walk, FTMEM__PASS_BACKWARD, NULL);
-    if (grad && job->accumulation > 1) walk->embed.pass[FTMEM__PASS_BACKWARD_LATER] = walk_embed_backward(walk, FTMEM__PASS_BACKWARD_LATER, NULL);
-    status = walk_blocks(walk, &grad, &dtype, error);
-    if (status != FTMEM_OK) return status;
-    walk_head(walk, dtype, grad);
+    int32_t stack;
+    for (stack = 0; stack < walk->stacks; stack++) {
+        stream = walk_embed(walk, stack);
+        status = walk_blocks(walk, stack, &stream, error);
+        if (status != FTMEM_OK) return status;
+        if (stack == walk->stacks - 1) walk_head(walk, stream.dtype, stream.grad);
+        else walk_bridge(walk, stack, &stream);
+    }
     if (!walk->exhausted && !walk->params.full) return FTMEM_OK;
     return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "model.family", walk->shape.family->model_type,
                        "One block has more operations than the interpreter's limit.");
 }
 
-static void walk_last_grad(const ftmem__walk *walk, bool *grad, uint8_t *dtype)
+static walk_stream walk_last_stream(const ftmem__walk *walk, int32_t stack)
 {
-    const ftmem__kind *last = &walk->kind[walk->of_layer[walk->shape.model->layers - 1]];
-    *grad = last->out_grad;
-    *dtype = last->out_dtype;
+    const ftmem__stack *s = &walk->stack[stack];
+    const ftmem__kind *last = &walk->kind[s->of_layer[s->shape->model->layers - 1]];
+    walk_stream stream;
+    stream.grad = last->out_grad;
+    stream.dtype = last->out_dtype;
+    return stream;
+}
+
+static void walk_end_again(ftmem__walk *walk, int32_t stack, int32_t pass, bool backward, const walk_probe *probe)
+{
+    walk_stream in = walk_last_stream(walk, stack);
+    if (stack == walk->stacks - 1) {
+        if (backward) walk_head_backward(walk, pass, in.dtype, in.grad, probe);
+        else walk_head_forward(walk, pass, in.dtype, in.grad, probe, NULL);
+    } else {
+        if (backward) walk_bridge_backward(walk, stack, pass, &in, probe);
+        else walk_bridge_forward(walk, stack, pass, &in, probe, NULL);
+    }
 }
 
 void ftmem__walk_again(ftmem__walk *walk, int32_t segment, int32_t pass, int32_t event, ftmem__capture *capture, void *context)
 {
     walk_probe probe;
-    bool grad, backward = pass == FTMEM__PASS_BACKWARD || pass == FTMEM__PASS_BACKWARD_LATER;
-    uint8_t dtype;
+    bool backward = pass == FTMEM__PASS_BACKWARD || pass == FTMEM__PASS_BACKWARD_LATER;
+    int32_t stack = ftmem__walk_stack_of(walk, segment);
     probe.capture = capture;
     probe.context = context;
     probe.event = event;
-    walk_last_grad(walk, &grad, &dtype);
-    if (segment == FTMEM__SEGMENT_EMBED) {
-        if (backward) walk_embed_backward(walk, pass, &probe);
-        else walk_embed_forward(walk, pass, &probe);
-    } else if (segment == FTMEM__SEGMENT_HEAD) {
-        if (backward) walk_head_backward(walk, pass, dtype, grad, &probe);
-        else walk_head_forward(walk, pass, dtype, grad, &probe, NULL);
+    if (ftmem__segment_is_embed(segment)) {
+        if (backward) walk_embed_backward(walk, stack, pass, &probe);
+        else walk_embed_forward(walk, stack, pass, &probe, NULL);
+    } else if (segment < 0) {
+        walk_end_again(walk, stack, pass, backward, &probe);
     } else if (backward) {
         walk_block_backward(walk, &walk->kind[segment], pass, &probe);
     } else {

@@ -8,7 +8,7 @@
 
     data/gpus.csv, gpu_aliases.csv, mig.csv                  -> lib/gpus.inc
     data/models.csv, model_configs.csv, model_fixes.csv      -> lib/models.inc
-    data/config_defaults.csv, unsupported_types.csv          -> lib/config_defaults.inc
+    data/config_defaults.csv, config_remote.csv, unsupported_types.csv -> lib/config_defaults.inc
 
 Keys, values and packed lists are described in lib/catalog.h, the columns in data/README.md.
 """
@@ -54,13 +54,32 @@ def banner(*sources):
 
 
 def load_defaults():
-    """{model_type: ({key: value}, {other name: key})} as in config_defaults.csv."""
+    """{model_type: ({key: value}, {other name: key})} as in config_defaults.csv and the classes of config_remote.csv."""
+    return classes_of(read("config_defaults.csv") + [row for row in read("config_remote.csv") if not row["of"]])
+
+
+def load_renames():
+    """{model_type: (class, {key: value}, {other name: key})}: other names of a class."""
+    rows = [row for row in read("config_remote.csv") if row["of"]]
+    of = {row["model_type"]: row["of"] for row in rows}
+    return {typ: (of[typ], *pair) for typ, pair in classes_of(rows).items()}
+
+
+def load_types():
+    """{model_type: ({key: value}, {other name: key})} of classes and of their other names."""
+    types = load_defaults()
+    for typ, (of, values, aliases) in load_renames().items():
+        types[typ] = types[of][0] | values, types[of][1] | aliases
+    return types
+
+
+def classes_of(rows):
     classes = {}
-    for row in read("config_defaults.csv"):
+    for row in rows:
         values, aliases = classes.setdefault(row["model_type"], ({}, {}))
         if row["value"].startswith("alias:"):
             aliases[row["key"]] = row["value"].removeprefix("alias:")
-        else:
+        elif row["key"]:
             values[row["key"]] = row["value"]
     return classes
 
@@ -82,6 +101,8 @@ def default_values(values):
     parts = []
     for key, value in values.items():
         kinds = cycle_of(value)
+        if kinds and len(kinds) == 1 and kinds[0] not in ("sliding_attention", "full_attention"):
+            continue  # every layer is of the family's own kind
         if kinds:
             if kinds != ["sliding_attention"] * (len(kinds) - 1) + ["full_attention"]:
                 raise Failure(f"{key}: the library knows cycles of window layers that end with a full one, not {value}")
@@ -92,12 +113,19 @@ def default_values(values):
     return parts
 
 
+def class_row(typ, family, values, aliases, of):
+    family = "FTMEM_" + family.removesuffix("_text").upper()
+    names = [part for pair in aliases.items() for part in pair]
+    return f"    {{ {c_string(typ)}, {family},\n      {packed(values)},\n      {packed(names)}, {of} }},\n"
+
+
 def defaults_table():
-    out = [banner("config_defaults.csv", "unsupported_types.csv"), "static const config_class config_classes[] = {\n"]
+    out = [banner("config_defaults.csv", "config_remote.csv", "unsupported_types.csv"), "static const config_class config_classes[] = {\n"]
     for typ, (values, aliases) in load_defaults().items():
-        family = "FTMEM_" + typ.removesuffix("_text").upper()
-        names = [part for pair in aliases.items() for part in pair]
-        out.append(f"    {{ {c_string(typ)}, {family},\n      {packed(default_values(values))},\n      {packed(names)} }},\n")
+        out.append(class_row(typ, typ, default_values(values), aliases, "NULL"))
+    out.append("};\n\nstatic const config_class config_renames[] = {\n")
+    for typ, (of, values, aliases) in load_renames().items():
+        out.append(class_row(typ, of, [part for pair in values.items() for part in pair], aliases, c_string(of)))
     out.append("};\n\nstatic const config_other config_others[] = {\n")
     out += [f"    {{ {c_string(r['model_type'])}, {c_string(r['what'])} }},\n" for r in read("unsupported_types.csv")]
     return "".join(out) + "};\n"
@@ -109,6 +137,9 @@ def defaults_table():
 MOE_KEYS = "num_experts num_local_experts n_routed_experts moe_num_experts".split()
 
 
+INDEXED = ("index_topk_freq", "index_skip_topk_offset")  # read, but not declared
+
+
 def known_keys(config, defaults, prefix=""):
     """The entries of a config.json that the library reads, with dots in the keys and one name for each."""
     values, aliases = defaults
@@ -117,13 +148,13 @@ def known_keys(config, defaults, prefix=""):
         name = aliases.get(key, key)
         if isinstance(value, dict):
             found |= known_keys(value, defaults, prefix + key + ".")
-        elif prefix + name in values or name in MOE_KEYS or name == "partial_rotary_factor":
+        elif prefix + name in values or name in MOE_KEYS or name in ("partial_rotary_factor", *INDEXED):
             found[prefix + name] = value
     return found
 
 
 def import_configs(folder, as_of):
-    classes = load_defaults()
+    classes = load_types()
     rows = []
     for path in sorted(folder.glob("*.json"), key=lambda p: p.name.lower()):
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -147,6 +178,9 @@ GENERIC = {"hidden_size": "hidden_size", "intermediate_size": "intermediate_size
            "head_dim": "head_dim", "vocab_size": "vocab_size", "max_position_embeddings": "max_position_embeddings"}
 GPT2 = {"n_embd": "hidden_size", "n_inner": "intermediate_size", "n_layer": "num_hidden_layers",
         "n_head": "num_attention_heads", "vocab_size": "vocab_size", "n_positions": "max_position_embeddings"}
+BART = {"d_model": "hidden_size", "encoder_layers": "num_hidden_layers", "decoder_layers": "num_hidden_layers",
+        "encoder_ffn_dim": "intermediate_size", "decoder_ffn_dim": "intermediate_size",
+        "encoder_attention_heads": "num_attention_heads", "decoder_attention_heads": "num_attention_heads", "vocab_size": "vocab_size"}
 # Where each family's config has what models.csv has as a column.
 COLUMNS = {
     "gpt2": GPT2, "gpt_bigcode": GPT2, "gptj": GPT2,
@@ -162,12 +196,32 @@ COLUMNS = {
                "num_hidden_layers": "num_hidden_layers", "num_attention_heads": "num_attention_heads",
                "num_kv_heads": "num_key_value_heads", "vocab_size": "vocab_size",
                "max_position_embeddings": "max_position_embeddings"},
+    "t5": {"d_model": "hidden_size", "d_ff": "intermediate_size", "num_layers": "num_hidden_layers", "num_heads": "num_attention_heads",
+           "d_kv": "head_dim", "vocab_size": "vocab_size"},
+    "bart": {**BART, "max_position_embeddings": "max_position_embeddings"},
+    "whisper": {**BART, "max_target_positions": "max_position_embeddings"},
 }
+STACKS = {"t5": ("num_layers", "num_decoder_layers"), "bart": ("encoder_layers", "decoder_layers"), "whisper": ("encoder_layers", "decoder_layers")}
 ACTIVATION = {"gpt2": "activation_function", "gpt_bigcode": "activation_function", "opt": "activation_function",
+              "t5": "feed_forward_proj", "bart": "activation_function", "whisper": "activation_function",
               "falcon": "activation", "gemma2": None, "gemma3_text": None, "bloom": None, "mpt": None}
 BIAS_KEYS = (("attention_bias", "attention_bias"), ("mlp_bias", "mlp_bias"), ("use_qkv_bias", "qkv_bias"), ("use_bias", "attention_bias"))
+# Columns of models with experts or latent attention, named as the keys are; the number of experts has three names.
+EXPERT_KEYS = ("num_experts_per_tok moe_intermediate_size n_shared_experts shared_expert_intermediate_size first_k_dense_replace "
+               "q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim").split()
 OPTIONAL = {"max_position_embeddings", "num_key_value_heads", "head_dim"}
 YES = {"yes": True, "yes(default)": True, "no": False, "no(default)": False}
+
+
+def expert_keys(config, row, values):
+    """Adds them; False if one that has no default is missing."""
+    name = next(key for key in MOE_KEYS if key in values)
+    config |= {name: int(row["num_experts"])} | {key: int(row[key]) for key in EXPERT_KEYS if key in values and row[key]}
+    if "kv_lora_rank" in values:
+        config.pop("head_dim", None)
+        if not row["q_lora_rank"]:
+            return False
+    return "num_experts_per_tok" in config or values["num_experts_per_tok"] != "null"
 
 
 def config_of_row(row, values):
@@ -190,15 +244,36 @@ def config_of_row(row, values):
     config |= {key: YES[row[column]] for key, column in BIAS_KEYS if key in values and row[column]}
     if values.get("sliding_window", "null") != "null" and "use_sliding_window" not in values or row["sliding_window"]:
         config["sliding_window"] = int(row["sliding_window"]) if row["sliding_window"] else None
+    if row["num_experts"] and not expert_keys(config, row, values):
+        return None
+    depths = re.search(r"encoder (\d+) \+ decoder (\d+)", row["layer_pattern"])
+    if typ in STACKS and depths:
+        config |= zip(STACKS[typ], map(int, depths.groups()))
+    if typ == "whisper":
+        mel = re.search(r"mel bins (\d+)", row["notes"])
+        if not mel:
+            return None
+        config["num_mel_bins"] = int(mel[1])
     if typ == "gpt_bigcode":
         config["multi_query"] = row["num_key_value_heads"] == "1"
     return config
 
 
+# Formats of weights for inference, which are converted on loading (lib/config.c config_not_trained).
+NOT_TRAINED = "fp8 mxfp4 modelopt compressed-tensors fbgemm_fp8".split()
+
+
 def refused(config, classes):
     """The library knows the name, and will say why not; tests/unit/test_catalog.c checks that it does."""
-    keys = ("quantization_config.quant_method", "vision_config.model_type")
-    if config["model_type"] not in classes and config["model_type"] != "gemma3" or any(k in config for k in keys):
+    stored = config.get("quantization_config.quant_method", "fp8")
+    if stored not in NOT_TRAINED or "vision_config.model_type" in config and config["model_type"] == "gemma3":
+        return True
+    values = classes.get(config["model_type"], ({},))[0]
+    if not any(key in values for key in MOE_KEYS) and any(config.get(key) for key in MOE_KEYS):
+        return True
+    if config["model_type"] == "baichuan" and "max_position_embeddings" not in config:
+        return True
+    if config["model_type"] not in classes and config["model_type"] != "gemma3":
         return True
     return config.get("do_layer_norm_before") is False or bool(config.get("attn_config.clip_qkv"))
 
@@ -213,6 +288,10 @@ def entries_of(config, values):
                 continue
             if default and "use_sliding_window" in default and set(value) == {"full_attention"}:
                 continue
+        if isinstance(value, list) and (key == "mlp_layer_types" or set(value) <= {"deepseek_sparse_attention"} or set(value) == {"full"}):
+            continue  # said by first_k_dense_replace, or by the family
+        if key == "indexer_types" and INDEXED[0] in config:
+            continue
         if isinstance(value, list):
             parts += [part for i, item in enumerate(value) for part in (f"{key}.{i}", str(item))]
             continue
@@ -225,7 +304,7 @@ def entries_of(config, values):
 
 def load_models():
     """[(name, config)]: a real config where there is one, corrected by the fixes."""
-    classes = load_defaults()
+    classes = load_types()
     real = {row["model"]: json.loads(row["config"]) for row in read("model_configs.csv")}
     fixes = {}
     for row in read("model_fixes.csv"):
@@ -253,7 +332,7 @@ def model_rows(models, classes):
 
 
 def models_table():
-    classes, models = load_defaults(), load_models()
+    classes, models = load_types(), load_models()
     tails = {}
     for name, config in models:
         tail = name.split("/")[-1].lower()

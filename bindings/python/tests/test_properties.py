@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 Keywords = dict  # of predict()
 FIELDS = {f.path: f for f in ftmem.fields()}
-FAMILIES = FIELDS["model.family"].values[1:]
+# Decoders that a few dimensions describe: no experts, latents, encoders or several stacks.
+FAMILIES = FIELDS["model.family"].values[1 : FIELDS["model.family"].values.index("mixtral")]
 OPTIMIZERS = FIELDS["job.optimizer"].values[1:]
 # States of a tensor are 8-bit from 4096 elements on, and leave torch's count from 100,000 on: more can be less.
 EVEN_OPTIMIZERS = tuple(o for o in OPTIMIZERS if "8bit" not in o and "paged" not in o)
@@ -137,7 +138,11 @@ def test_adapters_keep_fewer_states(job: Keywords, method: str, rank: int) -> No
 @check
 @given(jobs())
 def test_recompute_keeps_no_more(job: Keywords) -> None:
-    """Where every block is trained or adapted. Blocks below the first trained one keep nothing until they are checkpointed."""
+    """Where every block is trained or adapted. Blocks below the first trained one keep nothing until they are checkpointed.
+
+    MPT's table of distances, an argument of every block, is as long as the longest sequence; a checkpoint holds it.
+    """
+    job = {**job, "max_positions": job["seq_len"]} if job.get("family") == "mpt" else job
     assert ask(job, recompute="full").memory.kept <= ask(job, recompute="none").memory.kept
 
 
