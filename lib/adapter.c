@@ -1,5 +1,5 @@
 /* Adapters: what PEFT's layers do over a linear. */
-#include "lower.h"
+#include "method.h"
 
 /* lora_B(lora_A(x)); x stays the caller's. */
 static ftmem__var adapter_low_rank(ftmem__low *low, ftmem__var x, ftmem__var a, ftmem__var b, int64_t out)
@@ -127,7 +127,7 @@ static ftmem__var adapter_dora_forward(ftmem__low *low, int32_t role, ftmem__var
 
 /* -------------------------------------------------------------------------------------------------------- LoRA */
 
-/* LoraLayer.forward of a variant: the whole sum is cast back. */
+/* variants.py DoraLinearVariant.forward; takes over base. */
 static ftmem__var adapter_dora(ftmem__low *low, int32_t role, ftmem__var x, ftmem__var base, const ftmem__var ab[2], bool bias)
 {
     ftmem__tape *tape = low->tape;
@@ -137,11 +137,44 @@ static ftmem__var adapter_dora(ftmem__low *low, int32_t role, ftmem__var x, ftme
     sum = ftmem__binary(tape, FTMEM__OP_ADD, base, delta);
     ftmem__drop(tape, delta);
     ftmem__drop(tape, dropped);
+    ftmem__drop(tape, base);
     return sum;
 }
 
+ftmem__var ftmem__method_cast(ftmem__tape *tape, ftmem__var x, int32_t dtype)
+{
+    ftmem__var cast = ftmem__cast(tape, x, dtype);
+    ftmem__drop(tape, x);
+    return cast;
+}
+
+ftmem__var ftmem__method_clone(ftmem__tape *tape, ftmem__var x)
+{
+    ftmem__var copy = ftmem__unary(tape, FTMEM__OP_CLONE, x);
+    ftmem__drop(tape, x);
+    return copy;
+}
+
+/* What a LoRA layer does over a base of this format. */
+typedef struct adapter_style {
+    uint8_t cast;
+    bool clones, in_place, converts;
+} adapter_style;
+
+static adapter_style adapter_style_of(const ftmem__low *low, int32_t role)
+{
+    const ftmem__quant *quant = ftmem__low_quant(low, role);
+    adapter_style style = { FTMEM__CAST_SUM, false, false, true };
+    if (!quant) return style;
+    style.cast = quant->cast;
+    style.clones = quant->clones;
+    style.in_place = quant->in_place;
+    style.converts = !(quant->as_autocast_casts && low->shape->autocast);
+    return style;
+}
+
 /* lora_B(lora_A(dropout(x))) * scaling */
-static ftmem__var adapter_lora_delta(ftmem__low *low, ftmem__var x, const ftmem__var ab[2], int64_t out)
+static ftmem__var adapter_lora_delta(ftmem__low *low, ftmem__var x, const ftmem__var ab[2], int64_t out, const adapter_style *style, int32_t dtype)
 {
     ftmem__tape *tape = low->tape;
     ftmem__var dropped = ftmem__low_dropout(low, ftmem__keep(tape, x), low->shape->adapter->dropout), middle, up, scaled;
@@ -149,51 +182,75 @@ static ftmem__var adapter_lora_delta(ftmem__low *low, ftmem__var x, const ftmem_
     ftmem__drop(tape, dropped);
     up = ftmem__low_plain_linear(low, middle, ab[1], NULL, out);
     ftmem__drop(tape, middle);
+    if (style->cast == FTMEM__CAST_BEFORE_SCALE && style->converts) up = ftmem__method_cast(tape, up, dtype);
     scaled = ftmem__unary(tape, FTMEM__OP_SCALE, up);
     ftmem__drop(tape, up);
-    return scaled;
+    return style->cast == FTMEM__CAST_ADDED && style->converts ? ftmem__method_cast(tape, scaled, dtype) : scaled;
 }
 
-static ftmem__var adapter_cast(ftmem__tape *tape, ftmem__var x, int32_t dtype)
+ftmem__var ftmem__method_add(ftmem__tape *tape, ftmem__var base, ftmem__var delta, bool in_place)
 {
-    ftmem__var cast = ftmem__cast(tape, x, dtype);
-    ftmem__drop(tape, x);
-    return cast;
+    ftmem__var in[2], sum;
+    in[0] = base;
+    in[1] = delta;
+    sum = in_place ? ftmem__apply(tape, FTMEM__OP_ADD_IN_PLACE, in, 2, base.n, base.cols, base.dtype) : ftmem__binary(tape, FTMEM__OP_ADD, base, delta);
+    ftmem__drop(tape, delta);
+    ftmem__drop(tape, base);
+    return sum;
 }
 
-/* peft/tuners/lora/layer.py Linear.forward; lora/bnb.py Linear4bit.forward and Linear8bitLt.forward, which leave x and the
-   result as they are under autocast and cast what is added, not the sum. */
-static ftmem__var adapter_lora(ftmem__low *low, int32_t role, ftmem__var x, ftmem__var base, int64_t out, bool bias)
+/* peft/tuners/lora/layer.py Linear.forward, and what bnb.py, gptq.py, awq.py, hqq.py and aqlm.py do differently: whether x and
+   the result are cast under autocast, and which value is cast back. */
+static ftmem__var adapter_lora(ftmem__low *low, const ftmem__adapted *at)
 {
     const ftmem__shape *shape = low->shape;
     ftmem__tape *tape = low->tape;
-    bool quantized = ftmem__low_is_quantized(low, role), converted = !(quantized && shape->autocast), dora = shape->adapter->use_dora == FTMEM_ON;
-    int64_t r = shape->adapter->rank;
+    adapter_style style = adapter_style_of(low, at->role);
+    bool dora = shape->adapter->use_dora == FTMEM_ON;
+    int64_t r = ftmem__low_rank(low, at->role);
+    ftmem__var base = ftmem__low_base(low, at->role, at->x, at->out, at->bias), ab[2], in, sum;
     int32_t dtype = base.dtype;
-    ftmem__var ab[2], in = converted ? ftmem__cast(tape, x, shape->lora_dtype) : ftmem__keep(tape, x), delta, sum;
-    ab[0] = ftmem__low_adapter(low, role, r * x.cols, r);
-    ab[1] = ftmem__low_adapter(low, role, out * r, out);
-    if (dora) {
-        sum = adapter_dora(low, role, in, base, ab, bias);
-    } else {
-        delta = adapter_lora_delta(low, in, ab, out);
-        if (quantized && converted) delta = adapter_cast(tape, delta, dtype);
-        sum = ftmem__binary(tape, FTMEM__OP_ADD, base, delta);
-        ftmem__drop(tape, delta);
-    }
-    ftmem__drop(tape, base);
-    if (converted && (dora || !quantized)) sum = adapter_cast(tape, sum, dtype);
+    if (style.clones) base = ftmem__method_clone(tape, base);
+    in = style.converts ? ftmem__cast(tape, at->x, shape->lora_dtype) : ftmem__keep(tape, at->x);
+    ab[0] = ftmem__low_adapter_of(low, at->role, r * at->x.cols, r, shape->adapter->kind != FTMEM_ADAPTER_LORA_FA);
+    ab[1] = ftmem__low_adapter(low, at->role, at->out * r, at->out);
+    if (dora) sum = adapter_dora(low, at->role, in, base, ab, at->bias);
+    else sum = ftmem__method_add(tape, base, adapter_lora_delta(low, in, ab, at->out, &style, dtype), style.in_place);
+    if (style.converts && (dora || style.cast == FTMEM__CAST_SUM)) sum = ftmem__method_cast(tape, sum, dtype);
     ftmem__drop(tape, in);
     return sum;
 }
 
-ftmem__var ftmem__low_adapt(ftmem__low *low, int32_t role, ftmem__var x, ftmem__var base, int64_t out, bool bias)
+static const ftmem__method adapter_methods[FTMEM_ADAPTER_END] = {
+    [FTMEM_ADAPTER_LORA] = { 8, adapter_lora, FTMEM__OVER_ANY, false, NULL },
+    [FTMEM_ADAPTER_QLORA] = { 8, adapter_lora, FTMEM__OVER_ANY, false, NULL },
+    [FTMEM_ADAPTER_LORA8] = { 8, adapter_lora, FTMEM__OVER_ANY, false, NULL },
+    [FTMEM_ADAPTER_LORA_FA] = { 8, adapter_lora, FTMEM__OVER_ANY, false, NULL },
+    [FTMEM_ADAPTER_VERA] = { 256, ftmem__method_vera, FTMEM__OVER_BITSANDBYTES, false, NULL },
+    [FTMEM_ADAPTER_ADALORA] = { 12, ftmem__method_adalora, FTMEM__OVER_BITSANDBYTES, true, NULL },
+    [FTMEM_ADAPTER_IA3] = { 1, ftmem__method_ia3, FTMEM__OVER_BITSANDBYTES, true, NULL },
+    [FTMEM_ADAPTER_LOHA] = { 8, ftmem__method_loha, FTMEM__OVER_PLAIN, true, NULL },
+    [FTMEM_ADAPTER_LOKR] = { 8, ftmem__method_lokr, FTMEM__OVER_PLAIN, true, NULL },
+    [FTMEM_ADAPTER_OFT] = { 1, ftmem__method_oft, FTMEM__OVER_PLAIN, true, NULL },
+    [FTMEM_ADAPTER_BOFT] = { .refused = "BOFT is not modelled: its butterfly products are not; OFT is" },
+    [FTMEM_ADAPTER_PROMPT] = { 1, NULL, FTMEM__OVER_ANY, false, NULL },
+    [FTMEM_ADAPTER_PREFIX] = { .refused = "Prefix tuning is not modelled: its keys and values are longer than the queries; prompt and p-tuning are" },
+    [FTMEM_ADAPTER_P_TUNING] = { 1, NULL, FTMEM__OVER_ANY, false, NULL },
+};
+
+const ftmem__method *ftmem__method_of(int32_t kind)
 {
-    const ftmem__shape *shape = low->shape;
-    if (shape->qlora && ftmem__low_is_quantized(low, role)) { /* bnb.py clones the 4-bit result defensively */
-        ftmem__var copy = ftmem__unary(low->tape, FTMEM__OP_CLONE, base);
-        ftmem__drop(low->tape, base);
-        base = copy;
-    }
-    return adapter_lora(low, role, x, base, out, bias);
+    return &adapter_methods[kind];
+}
+
+ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias)
+{
+    const ftmem__method *method = ftmem__method_of(low->shape->adapter->kind);
+    ftmem__adapted at;
+    if (!low->adapted || !method->linear || !(low->shape->adapter->targets >> role & 1u)) return ftmem__low_base(low, role, x, out, bias);
+    at.x = x;
+    at.out = out;
+    at.role = role;
+    at.bias = bias;
+    return method->linear(low, &at);
 }

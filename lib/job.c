@@ -1,6 +1,6 @@
 /* From the caller's job to one that needs no more questions: import, ranges, defaults, contradictions. */
 #include "job.h"
-#include "families.h"
+#include "method.h"
 
 /* -------------------------------------------------------------------------------------------------- sentences */
 
@@ -114,6 +114,14 @@ static ftmem_status job_check_layer_kinds(const ftmem_model *model, ftmem_error 
     return FTMEM_OK;
 }
 
+static ftmem_status job_check_ranks(const ftmem_adapter *adapter, ftmem_error *error)
+{
+    for (int32_t role = 0; role < FTMEM__COUNT(adapter->ranks); ++role)
+        if (adapter->ranks[role] < 0 || adapter->ranks[role] > 1 << 16)
+            return ftmem__fail_int(error, FTMEM_E_RANGE, "adapter.ranks", adapter->ranks[role], "adapter.ranks has a value outside 0 to 65536");
+    return FTMEM_OK;
+}
+
 static ftmem_status job_validate(const ftmem__case *c, ftmem_error *error)
 {
     ftmem_status status = ftmem__fields_validate(FTMEM_OBJECT_JOB, &c->job, error);
@@ -121,6 +129,7 @@ static ftmem_status job_validate(const ftmem__case *c, ftmem_error *error)
     if (status == FTMEM_OK) status = ftmem__fields_validate(FTMEM_OBJECT_MODEL, &c->model, error);
     if (status == FTMEM_OK) status = ftmem__fields_validate(FTMEM_OBJECT_ADAPTER, &c->adapter, error);
     if (status == FTMEM_OK) status = job_check_layer_kinds(&c->model, error);
+    if (status == FTMEM_OK) status = job_check_ranks(&c->adapter, error);
     return status == FTMEM_OK ? job_check_supported(c, error) : status;
 }
 
@@ -208,22 +217,35 @@ static void job_fill_training(ftmem__case *c)
     if (c->job.loss == FTMEM_LOSS_SPLIT) JOB_DEFAULT(job, loss_chunk_tokens, job_split_tokens(&c->job))
 }
 
+/* Whether the method works on linears. */
+static bool job_takes_targets(const ftmem__case *c)
+{
+    return c->adapter.kind != FTMEM_ADAPTER_NONE && ftmem__method_of(c->adapter.kind)->linear;
+}
+
+static void job_fill_quant(ftmem__case *c)
+{
+    bool bnb4, bnb;
+    if (c->adapter.kind == FTMEM_ADAPTER_QLORA) JOB_DEFAULT(adapter, quant, FTMEM_QUANT_NF4)
+    if (c->adapter.kind == FTMEM_ADAPTER_LORA8) JOB_DEFAULT(adapter, quant, FTMEM_QUANT_INT8)
+    bnb4 = c->adapter.quant == FTMEM_QUANT_NF4 || c->adapter.quant == FTMEM_QUANT_FP4;
+    bnb = bnb4 || c->adapter.quant == FTMEM_QUANT_INT8;
+    if (bnb4) JOB_ASSUME(adapter, double_quant, FTMEM_ON)
+    if (bnb) JOB_ASSUME(adapter, kbit_fp32, FTMEM_ON)
+    JOB_DEFAULT(adapter, double_quant, FTMEM_OFF)
+    JOB_DEFAULT(adapter, kbit_fp32, FTMEM_OFF)
+}
+
 /* Without an adapter its fields stay 0, and fields of another kind stay off: what was resolved can be asked again. */
 static void job_fill_adapter(ftmem__case *c)
 {
-    bool qlora = c->adapter.kind == FTMEM_ADAPTER_QLORA, kbit = qlora || c->adapter.kind == FTMEM_ADAPTER_LORA8;
     const ftmem__family *family = ftmem__family_of(&c->model);
     if (c->adapter.kind == FTMEM_ADAPTER_NONE) return;
-    JOB_ASSUME(adapter, rank, 8)
-    if (family->default_targets) JOB_ASSUME(adapter, targets, family->default_targets)
+    job_fill_quant(c);
+    JOB_ASSUME(adapter, rank, ftmem__method_of(c->adapter.kind)->rank)
+    if (family->default_targets && job_takes_targets(c) && !ftmem__method_of(c->adapter.kind)->own_targets)
+        JOB_ASSUME(adapter, targets, family->default_targets)
     JOB_DEFAULT(adapter, dtype, FTMEM_FP32)
-    if (qlora) {
-        JOB_DEFAULT(adapter, quant, FTMEM_NF4)
-        JOB_ASSUME(adapter, double_quant, FTMEM_ON)
-    }
-    if (kbit) JOB_ASSUME(adapter, kbit_fp32, FTMEM_ON)
-    JOB_DEFAULT(adapter, double_quant, FTMEM_OFF)
-    JOB_DEFAULT(adapter, kbit_fp32, FTMEM_OFF)
     JOB_DEFAULT(adapter, ends_bf16, FTMEM_OFF)
     JOB_DEFAULT(adapter, use_dora, FTMEM_OFF)
 }
@@ -337,19 +359,62 @@ static ftmem_status job_check_no_adapter(const ftmem__case *c, ftmem_error *erro
     return ftmem__fail(error, FTMEM_E_CONFLICT, field->path, "given", s.message);
 }
 
+static ftmem_status job_fail_quant(const ftmem__case *c, ftmem_status status, const char *message, ftmem_error *error)
+{
+    return ftmem__fail(error, status, "adapter.quant", ftmem_enum_name("quant", c->adapter.quant), message);
+}
+
+/* Whether the method is modelled, over this base. */
+static ftmem_status job_check_method(const ftmem__case *c, ftmem_error *error)
+{
+    const ftmem_adapter *a = &c->adapter;
+    const ftmem__method *method = ftmem__method_of(a->kind);
+    const ftmem__quant *quant = ftmem__quant_of(a->quant);
+    bool virtual_tokens = a->kind == FTMEM_ADAPTER_PROMPT || a->kind == FTMEM_ADAPTER_P_TUNING, lora = a->kind <= FTMEM_ADAPTER_LORA8;
+    if (method->refused) return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.kind", ftmem_enum_name("adapter", a->kind), method->refused);
+    if (quant && (method->over == FTMEM__OVER_PLAIN || (method->over == FTMEM__OVER_BITSANDBYTES && !quant->bitsandbytes)))
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.quant", ftmem_enum_name("quant", a->quant), "adapter.kind is not modelled over a base of this format");
+    if (virtual_tokens && !a->virtual_tokens)
+        return ftmem__fail(error, FTMEM_E_MISSING, "adapter.virtual_tokens", "0", "adapter.virtual_tokens is needed: how many virtual tokens are put before a row");
+    if (a->virtual_tokens && !virtual_tokens)
+        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "adapter.virtual_tokens", a->virtual_tokens, "adapter.virtual_tokens is given, but adapter.kind has none");
+    if (a->trainable_tokens && !lora)
+        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "adapter.trainable_tokens", a->trainable_tokens, "adapter.trainable_tokens is given, but adapter.kind is not LoRA");
+    if (a->use_dora == FTMEM_ON && !lora)
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "adapter.use_dora", "on", "adapter.use_dora is on, but adapter.kind is not LoRA");
+    return FTMEM_OK;
+}
+
+/* Whether the format is modelled, and goes with the kind and with the model. */
+static ftmem_status job_check_quant(const ftmem__case *c, ftmem_error *error)
+{
+    const ftmem_adapter *a = &c->adapter;
+    const ftmem__quant *quant = ftmem__quant_of(a->quant);
+    if (a->kind == FTMEM_ADAPTER_QLORA && !quant)
+        return job_fail_quant(c, FTMEM_E_CONFLICT, "adapter.quant is none, but adapter.kind is qlora: choose lora, or a format", error);
+    if (a->kind == FTMEM_ADAPTER_LORA8 && (!quant || quant->bits != 8))
+        return job_fail_quant(c, FTMEM_E_CONFLICT, "adapter.kind is lora8, but adapter.quant is no 8-bit format: choose qlora or lora", error);
+    if (!quant) return FTMEM_OK;
+    if (quant->refused) return job_fail_quant(c, FTMEM_E_UNSUPPORTED, quant->refused, error);
+    if (ftmem__family_of(&c->model)->never_quantized && !quant->bitsandbytes)
+        return job_fail_quant(c, FTMEM_E_UNSUPPORTED, "This family has linears of a class of its own, over which adapter.quant is not modelled", error);
+    if (a->use_dora == FTMEM_ON && !quant->bitsandbytes)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.use_dora", "on", "DoRA is modelled over plain and bitsandbytes weights only");
+    return FTMEM_OK;
+}
+
 static ftmem_status job_check_quantisation(const ftmem__case *c, ftmem_error *error)
 {
     const ftmem_adapter *a = &c->adapter;
-    if (a->kind == FTMEM_ADAPTER_QLORA) return FTMEM_OK;
-    if (a->quant != 0)
-        return ftmem__fail(error, FTMEM_E_CONFLICT, "adapter.quant", ftmem_enum_name("dtype", a->quant),
-                           "adapter.quant is given, but adapter.kind is not qlora: only QLoRA has 4-bit weights");
-    if (a->double_quant == FTMEM_ON)
+    const ftmem__quant *quant = ftmem__quant_of(a->quant);
+    ftmem_status status = job_check_quant(c, error);
+    if (status != FTMEM_OK) return status;
+    if (a->double_quant == FTMEM_ON && !(quant && quant->bitsandbytes && quant->bits == 4))
         return ftmem__fail(error, FTMEM_E_CONFLICT, "adapter.double_quant", "on",
-                           "adapter.double_quant is on, but adapter.kind is not qlora: only QLoRA has 4-bit weights");
-    if (a->kbit_fp32 == FTMEM_ON && a->kind == FTMEM_ADAPTER_LORA)
+                           "adapter.double_quant is on, but adapter.quant is neither nf4 nor fp4: only bitsandbytes' 4-bit weights have it");
+    if (a->kbit_fp32 == FTMEM_ON && !(quant && quant->widens))
         return ftmem__fail(error, FTMEM_E_CONFLICT, "adapter.kbit_fp32", "on",
-                           "adapter.kbit_fp32 is on, but adapter.kind is lora: prepare_model_for_kbit_training belongs to qlora and lora8");
+                           "adapter.kbit_fp32 is on, but prepare_model_for_kbit_training leaves a base of this format (adapter.quant) as it is");
     return FTMEM_OK;
 }
 
@@ -379,7 +444,7 @@ static ftmem_status job_fail_targets(const ftmem__case *c, ftmem_status status, 
 
 static ftmem_status job_check_targets(const ftmem__case *c, ftmem_error *error)
 {
-    if (c->adapter.kind == FTMEM_ADAPTER_NONE || job_matching_targets(c, c->adapter.targets)) return FTMEM_OK;
+    if (!job_takes_targets(c) || job_matching_targets(c, c->adapter.targets)) return FTMEM_OK;
     if (c->adapter.targets == 0) return job_fail_targets(c, FTMEM_E_MISSING, ", but PEFT has no default for this family: ", error);
     return job_fail_targets(c, FTMEM_E_CONFLICT, ", which matches nothing: ", error);
 }
@@ -511,7 +576,7 @@ static ftmem_status job_check_stacks(const ftmem__case *c, ftmem_error *error)
 static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
 {
     static ftmem_status (*const checks[])(const ftmem__case *, ftmem_error *) = {
-        job_check_no_adapter, job_check_quantisation, job_check_targets, job_check_adapter_layers, job_check_freeze, job_check_freeze_layers,
+        job_check_no_adapter, job_check_method, job_check_quantisation, job_check_targets, job_check_adapter_layers, job_check_freeze, job_check_freeze_layers,
         job_check_precision,  job_check_loss,         job_check_idle,    job_check_sequence,       job_check_gpu,    job_check_stacks,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {

@@ -1,19 +1,5 @@
 /* Linears: plain, quantised, adapted by LoRA, and the parameters they declare. */
-#include "lower.h"
-
-/* bitsandbytes/functional.py quantize_4bit and QuantState: half a byte an element; fp32 maxima of blocks of 64, or
-   8-bit maxima with fp32 maxima of 256 blocks, an offset and two code tables. Each tensor is an allocation of its own. */
-static int64_t linear_bytes4(const ftmem__shape *shape, int64_t n)
-{
-    int64_t blocks = (n + 63) / 64, bytes = ftmem__round512((n + 1) / 2) + 512; /* 16-entry code */
-    if (shape->adapter->double_quant != FTMEM_ON) return bytes + ftmem__round512(blocks * 4);
-    return bytes + ftmem__round512(blocks) + ftmem__round512((blocks + 255) / 256 * 4) + 1024 + 512;
-}
-
-static int64_t linear_bytes8(int64_t out, int64_t n)
-{
-    return ftmem__round512(n) + ftmem__round512(4 * out); /* one fp32 scale a row */
-}
+#include "quant.h"
 
 static void linear_declare(ftmem__low *low, ftmem__param param)
 {
@@ -69,14 +55,35 @@ ftmem__var ftmem__low_adapter(ftmem__low *low, int32_t role, int64_t n, int64_t 
     return linear_parameter(low, role, n, rows, low->shape->lora_dtype, true, false);
 }
 
+ftmem__var ftmem__low_adapter_of(ftmem__low *low, int32_t role, int64_t n, int64_t rows, bool trained)
+{
+    return linear_parameter(low, role, n, rows, low->shape->lora_dtype, trained, false);
+}
+
+int64_t ftmem__low_rank(const ftmem__low *low, int32_t role)
+{
+    const ftmem_adapter *adapter = low->shape->adapter;
+    return role < FTMEM__COUNT(adapter->ranks) && adapter->ranks[role] ? adapter->ranks[role] : adapter->rank;
+}
+
+void ftmem__low_buffer(ftmem__low *low, int64_t bytes)
+{
+    ftmem__param param = { 0 };
+    param.bytes = ftmem__round512(bytes);
+    param.dtype = FTMEM_INT8;
+    param.tensor_class = FTMEM_CLASS_BUFFERS;
+    linear_declare(low, param);
+}
+
 static void linear_quantized(ftmem__low *low, int32_t role, int64_t in, int64_t out)
 {
     const ftmem__shape *shape = low->shape;
+    const ftmem__quant *quant = ftmem__quant_of(shape->quant);
     ftmem__param param = { 0 };
     param.n = in * out;
     param.rows = out;
-    param.bytes = shape->qlora ? linear_bytes4(shape, param.n) : linear_bytes8(out, param.n);
-    param.dtype = shape->qlora ? FTMEM_NF4 : FTMEM_INT8;
+    param.bytes = quant->bytes(shape, in, out);
+    param.dtype = quant->bits < 8 ? FTMEM_NF4 : FTMEM_INT8;
     param.tensor_class = FTMEM_CLASS_QUANTIZED;
     param.role = (uint8_t)role;
     param.base = true;
@@ -118,58 +125,14 @@ ftmem__var ftmem__low_convolution(ftmem__low *low, ftmem__var x, int64_t channel
     return y;
 }
 
-/* bitsandbytes MatMul4Bit: the weight is dequantised, in forward and again in backward; the input is not kept, but was before
-   0.43.2 (autograd/_functions.py, ctx.tensors). */
-static ftmem__var linear_4bit(ftmem__low *low, ftmem__var x, int64_t out)
-{
-    ftmem__tape *tape = low->tape;
-    int32_t compute = low->shape->compute;
-    int64_t n = x.cols * out, rows = x.n / x.cols, work = ftmem__round512(ftmem__bytes(compute, n)) * (low->shape->half_state ? 2 : 1);
-    ftmem__var in = ftmem__cast(tape, x, compute), y, result;
-    ftmem__node *node;
-    int16_t dequantized = ftmem__alloc_bytes(tape, FTMEM__OP_DEQUANTIZE, work, FTMEM_CLASS_WORKSPACE);
-    y = ftmem__matmul(tape, low->shape->input_kept ? FTMEM__OP_LINEAR4_KEEPING : FTMEM__OP_LINEAR4, in, ftmem__constant(n, x.cols, compute), NULL, rows * out,
-                      out, 2.0 * (double)rows * (double)n);
-    node = ftmem__recorded(tape, y);
-    if (node) node->work = work;
-    ftmem__release(tape, dequantized);
-    result = ftmem__cast(tape, y, x.dtype);
-    ftmem__drop(tape, y);
-    ftmem__drop(tape, in);
-    return result;
-}
-
 ftmem__var ftmem__low_quantized_head(ftmem__low *low, ftmem__var x, int64_t out)
 {
-    return linear_4bit(low, x, out);
+    return ftmem__quant_of(low->shape->quant)->forward(low, x, out);
 }
 
 void ftmem__low_quantized_parameter(ftmem__low *low, int32_t role, int64_t in, int64_t out)
 {
     linear_quantized(low, role, in, out);
-}
-
-/* bitsandbytes MatMul8bitLt over a frozen weight, no outlier columns: an fp16 copy of the input, its int8 form, an
-   int32 product, an fp16 result; the input is kept, and the weight dequantised in backward. */
-static ftmem__var linear_8bit(ftmem__low *low, ftmem__var x, int64_t out)
-{
-    ftmem__tape *tape = low->tape;
-    int64_t rows = x.n / x.cols, work = ftmem__round512(ftmem__bytes(x.dtype, x.cols * out));
-    int16_t half = x.dtype == FTMEM_FP16 ? -1 : ftmem__alloc(tape, FTMEM__OP_CAST, x.n, x.cols, FTMEM_FP16, FTMEM_CLASS_WORKSPACE);
-    int16_t int8 = ftmem__alloc(tape, FTMEM__OP_LINEAR8, x.n, x.cols, FTMEM_INT8, FTMEM_CLASS_WORKSPACE), int32, fp16;
-    ftmem__node *node;
-    ftmem__var y;
-    ftmem__release(tape, half);
-    int32 = ftmem__alloc(tape, FTMEM__OP_LINEAR8, rows * out, out, FTMEM_FP32, FTMEM_CLASS_WORKSPACE);
-    fp16 = ftmem__alloc(tape, FTMEM__OP_LINEAR8, rows * out, out, FTMEM_FP16, FTMEM_CLASS_WORKSPACE);
-    if (x.dtype == FTMEM_FP16) ftmem__release(tape, fp16);
-    y = ftmem__matmul(tape, FTMEM__OP_LINEAR8, x, ftmem__constant(x.cols * out, x.cols, x.dtype), NULL, rows * out, out, 2.0 * (double)x.n * (double)out);
-    if (x.dtype != FTMEM_FP16) ftmem__release(tape, fp16);
-    ftmem__release(tape, int32);
-    ftmem__release(tape, int8);
-    node = ftmem__recorded(tape, y);
-    if (node) node->work = work;
-    return y;
 }
 
 /* bitsandbytes/nn/modules.py Linear4bit.forward replaces an fp32 bias by one in the compute dtype, for good. */
@@ -193,11 +156,11 @@ static ftmem__var linear_apart(ftmem__low *low, ftmem__var x, ftmem__var w, cons
     return sum;
 }
 
-bool ftmem__low_is_quantized(const ftmem__low *low, int32_t role)
+const ftmem__quant *ftmem__low_quant(const ftmem__low *low, int32_t role)
 {
     const ftmem__family *family = low->shape->family;
-    if (family->never_quantized || (role == FTMEM_ROLE_DOWN && family->down_never_quantized)) return false;
-    return (low->shape->qlora || low->shape->lora8) && ftmem__is_linear(role);
+    if (family->never_quantized || (role == FTMEM_ROLE_DOWN && family->down_never_quantized)) return NULL;
+    return ftmem__is_linear(role) ? ftmem__quant_of(low->shape->quant) : NULL;
 }
 
 /* peft/utils/integrations.py dequantize_module_weight: the weight itself (-1), bitsandbytes' dequantised 4-bit weight, or its
@@ -207,7 +170,7 @@ int16_t ftmem__low_dequantized(ftmem__low *low, int32_t role, int64_t in, int64_
     const ftmem__shape *shape = low->shape;
     int16_t scaled, whole;
     *dtype = shape->dtype;
-    if (!ftmem__low_is_quantized(low, role)) return -1;
+    if (!ftmem__low_quant(low, role)) return -1;
     *dtype = shape->qlora ? shape->compute : FTMEM_FP32;
     scaled = ftmem__alloc(low->tape, FTMEM__OP_DEQUANTIZE, in * out, in, *dtype, low->tape->birth);
     if (shape->qlora) return scaled;
@@ -216,10 +179,10 @@ int16_t ftmem__low_dequantized(ftmem__low *low, int32_t role, int64_t in, int64_
     return whole;
 }
 
-static ftmem__var linear_base(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias)
+ftmem__var ftmem__low_base(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias)
 {
     const ftmem__shape *shape = low->shape;
-    bool quantized = ftmem__low_is_quantized(low, role);
+    const ftmem__quant *quantized = ftmem__low_quant(low, role);
     ftmem__var w, b;
     if (quantized) linear_quantized(low, role, x.cols, out);
     else w = linear_parameter(low, role, x.cols * out, out, shape->dtype, low->trained, true);
@@ -227,14 +190,14 @@ static ftmem__var linear_base(ftmem__low *low, int32_t role, ftmem__var x, int64
     if (!quantized && shape->family->bias_apart) return linear_apart(low, x, w, bias ? &b : NULL, out);
     if (!quantized) return ftmem__low_plain_linear(low, x, w, bias ? &b : NULL, out);
     if (bias && shape->qlora) linear_bias4(low, out);
-    return shape->qlora ? linear_4bit(low, x, out) : linear_8bit(low, x, out);
+    return quantized->forward(low, x, out);
 }
 
 int64_t ftmem__low_lora_parameters(ftmem__low *low, int32_t role, int64_t in, int64_t out)
 {
     const ftmem__shape *shape = low->shape;
     int64_t r = shape->adapter->rank;
-    if (shape->qlora) linear_quantized(low, role, in, out);
+    if (shape->quant) linear_quantized(low, role, in, out);
     else (void)linear_parameter(low, role, in * out, out, shape->dtype, false, true);
     (void)linear_parameter(low, role, r * in, r, shape->lora_dtype, true, false);
     (void)linear_parameter(low, role, out * r, out, shape->lora_dtype, true, false);
@@ -270,13 +233,6 @@ static ftmem__var linear_merged_lora(ftmem__low *low, ftmem__var x, ftmem__var b
 
 ftmem__var ftmem__low_merged_linear(ftmem__low *low, ftmem__var x, const int64_t part[3], bool bias)
 {
-    ftmem__var base = linear_base(low, FTMEM_ROLE_QKV, x, part[0] + part[1] + part[2], bias);
+    ftmem__var base = ftmem__low_base(low, FTMEM_ROLE_QKV, x, part[0] + part[1] + part[2], bias);
     return low->adapted && low->shape->adapter->targets & 7u ? linear_merged_lora(low, x, base, part) : base;
-}
-
-ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias)
-{
-    ftmem__var base = linear_base(low, role, x, out, bias);
-    if (!low->adapted || !(low->shape->adapter->targets >> role & 1u)) return base;
-    return ftmem__low_adapt(low, role, x, base, out, bias);
 }

@@ -63,6 +63,7 @@ typedef struct ftmem__shape {
     bool head_quantized, half_state; /* lightning/fabric BitsandbytesPrecision: every linear is 4-bit, and was fp16 when it was quantised */
     bool input_kept;                 /* bitsandbytes before 0.43: a 4-bit linear keeps its input as an attribute */
     int32_t lora_dtype;
+    int32_t quant;                                           /* FTMEM_QUANT_..., 0: the base is stored plainly */
     bool qlora, lora8, mask_full, mask_sliding;              /* a mask tensor exists for full / sliding layers */
     bool adapted;                                            /* an adapter is trained, the base is frozen */
     bool rest_trained;                                       /* final norm, and what stands outside blocks, embedding and head */
@@ -86,6 +87,8 @@ enum {
     FTMEM__SIDE_CROSS_BIAS, /* and of cross-attention */
     FTMEM__SIDES
 };
+
+typedef struct ftmem__quant ftmem__quant; /* quant.h */
 
 /* One segment being lowered. */
 typedef struct ftmem__low {
@@ -133,7 +136,7 @@ ftmem_status ftmem__shape_encoder(ftmem__shape *shape, const ftmem__case *c, ftm
 /* dropout.c */
 ftmem__var ftmem__low_dropout(ftmem__low *low, ftmem__var x, double p); /* takes over x */
 /* linear.c */
-ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias);
+ftmem__var ftmem__low_base(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias);
 ftmem__var ftmem__low_quantized_head(ftmem__low *low, ftmem__var x, int64_t out);
 void ftmem__low_quantized_parameter(ftmem__low *low, int32_t role, int64_t in, int64_t out);
 ftmem__var ftmem__low_merged_linear(ftmem__low *low, ftmem__var x, const int64_t part[3], bool bias);      /* widths of q, k, v */
@@ -142,14 +145,17 @@ ftmem__var ftmem__low_parameter_of(ftmem__low *low, int32_t role, int64_t n, int
 ftmem__var ftmem__low_convolution(ftmem__low *low, ftmem__var x, int64_t channels, int64_t out, int64_t length, int64_t kernel); /* F.conv1d; takes over x */
 ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t cols);                        /* PEFT's modules_to_save: a trained copy */
 ftmem__var ftmem__low_adapter(ftmem__low *low, int32_t role, int64_t n, int64_t rows);                     /* a matrix of an adapter */
+ftmem__var ftmem__low_adapter_of(ftmem__low *low, int32_t role, int64_t n, int64_t rows, bool trained);
+void ftmem__low_buffer(ftmem__low *low, int64_t bytes); /* resident beside the parameters */
+int64_t ftmem__low_rank(const ftmem__low *low, int32_t role);
 ftmem__var ftmem__low_parameter_of(ftmem__low *low, int32_t role, int64_t n, int64_t cols, int32_t dtype); /* one that keeps a dtype of its own */
 ftmem__var ftmem__low_plain_linear(ftmem__low *low, ftmem__var x, ftmem__var w, const ftmem__var *bias, int64_t out); /* F.linear, autocast honoured */
-bool ftmem__low_is_quantized(const ftmem__low *low, int32_t role);
+const ftmem__quant *ftmem__low_quant(const ftmem__low *low, int32_t role); /* the format of a linear; NULL: stored plainly */
 int16_t ftmem__low_dequantized(ftmem__low *low, int32_t role, int64_t in, int64_t out,
                                int32_t *dtype); /* peft's dequantize_module_weight: -1: the weight itself */
 int64_t ftmem__low_lora_parameters(ftmem__low *low, int32_t role, int64_t in, int64_t out); /* declares a frozen weight with A and B; elements of those */
 /* adapter.c */
-ftmem__var ftmem__low_adapt(ftmem__low *low, int32_t role, ftmem__var x, ftmem__var base, int64_t out, bool bias); /* takes over base */
+ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias); /* adapted where it is a target */
 /* fused.c: false where the kernel does not apply */
 bool ftmem__low_fused_qkv(ftmem__low *low, ftmem__var x, ftmem__var qkv[3]);
 bool ftmem__low_fused_o(ftmem__low *low, ftmem__var x, int64_t out, ftmem__var *y);

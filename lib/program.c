@@ -1,5 +1,5 @@
 /* Blocks and what stands around them: the family's steps, executed. */
-#include "lower.h"
+#include "method.h"
 
 static const char *const program_parts[] = { "embedding", "norm", "attention", "mlp", "residual", "head", "loss", "optimizer", "batch" };
 
@@ -628,6 +628,7 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     if (shape->family->fed_features) return program_features(low, p);
     if (shape->crossed) shifted = program_table(low, low->tokens, shape->s, FTMEM_INT64, FTMEM__OP_TABLE);
     x = program_lookup(low, program_embedding_weight(low), low->tokens);
+    ftmem__method_shared(low);
     if (shape->crossed) ftmem__save_var(low->tape, x, shifted);
     if (shape->crossed) program_hold(p, shifted);                      /* the caller's decoder_input_ids */
     if (shape->family->embed_scale && !shape->family->scale_outside) { /* modeling_gemma.py GemmaTextScaledWordEmbedding */

@@ -62,11 +62,12 @@ static void shape_dtypes(ftmem__shape *shape)
 {
     const ftmem_job *job = shape->job;
     const ftmem_adapter *adapter = shape->adapter;
-    shape->qlora = adapter->kind == FTMEM_ADAPTER_QLORA;
-    shape->lora8 = adapter->kind == FTMEM_ADAPTER_LORA8;
+    shape->quant = adapter->quant == FTMEM_QUANT_NONE ? 0 : adapter->quant;
+    shape->qlora = shape->quant == FTMEM_QUANT_NF4 || shape->quant == FTMEM_QUANT_FP4;
+    shape->lora8 = shape->quant == FTMEM_QUANT_INT8;
     shape->input_kept = job->bitsandbytes_version < 43;
     shape->compute = job->dtype;
-    shape->dtype = (shape->qlora || shape->lora8) && adapter->kbit_fp32 == FTMEM_ON ? FTMEM_FP32 : job->dtype;
+    shape->dtype = shape->quant && adapter->kbit_fp32 == FTMEM_ON ? FTMEM_FP32 : job->dtype;
     /* trl/trainer/utils.py peft_module_casting_to_bf16: embeddings and head of a 4-bit model, not its norms */
     shape->ends = shape->qlora && adapter->kbit_fp32 == FTMEM_ON && adapter->ends_bf16 == FTMEM_ON ? FTMEM_BF16 : shape->dtype;
     shape->stream = shape->ends;
@@ -128,7 +129,7 @@ static void shape_litgpt(ftmem__shape *shape)
     shape->own.positions = FTMEM__ROPE;
     shape->merged = true;
     shape->tied = false;
-    shape->head_quantized = shape->half_state = shape->adapter->kind == FTMEM_ADAPTER_QLORA;
+    shape->head_quantized = shape->half_state = shape->qlora;
 }
 
 static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ftmem_model *m, const ftmem__family *family, int64_t s, ftmem_error *error)

@@ -4,7 +4,7 @@
 
 enum { TAPE_ALLOC, TAPE_VIEW };
 enum { TAPE_NOTHING, TAPE_INPUT, TAPE_INPUTS, TAPE_OUTPUT, TAPE_CROSS, TAPE_ATTRIBUTE };
-enum { TAPE_PASS, TAPE_MAP, TAPE_SPREAD, TAPE_MATMUL, TAPE_CONV, TAPE_SPLIT, TAPE_SOFTMAX, TAPE_MINUS, TAPE_SAVED, TAPE_COPY, TAPE_OVER };
+enum { TAPE_PASS, TAPE_MAP, TAPE_SPREAD, TAPE_DEQUANTIZE, TAPE_MATMUL, TAPE_CONV, TAPE_SPLIT, TAPE_SOFTMAX, TAPE_MINUS, TAPE_SAVED, TAPE_COPY, TAPE_OVER };
 
 typedef struct tape_row {
     uint8_t forward, saves, backward, temporaries;
@@ -499,12 +499,18 @@ static void tape_spread_fourth(ftmem__tape *tape, const ftmem__node *node)
     tape->fourth_gradient = to->grad ? ftmem__alloc(tape, (ftmem__op)node->op, to->n, to->cols, to->dtype, tape->birth) : -1;
 }
 
+static int16_t tape_workspace(ftmem__tape *tape, int64_t bytes)
+{
+    return ftmem__alloc_bytes(tape, FTMEM__OP_DEQUANTIZE, bytes, FTMEM_CLASS_WORKSPACE);
+}
+
 static void tape_spread(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
-    bool before =
-        node->op == FTMEM__OP_LINEAR4 || node->op == FTMEM__OP_LINEAR4_KEEPING || node->op == FTMEM__OP_LINEAR8; /* the dequantised weight comes first */
-    int16_t work = before && node->work ? ftmem__alloc_bytes(tape, FTMEM__OP_DEQUANTIZE, node->work, FTMEM_CLASS_WORKSPACE) : -1;
+    bool before = tape_rows[node->op].backward == TAPE_DEQUANTIZE;
+    int16_t more = before && tape_rows[node->op].temporaries ? tape_workspace(tape, node->work * tape_rows[node->op].temporaries) : -1;
+    int16_t work = before && node->work ? tape_workspace(tape, node->work) : -1;
     int32_t k;
+    ftmem__release(tape, more);
     for (k = 0; k < node->inputs; k++)
         if (tape_needs(node, k)) result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in[k].n, node->in[k].cols, node->in[k].dtype, tape->birth);
     if (node->fourth) tape_spread_fourth(tape, node);
