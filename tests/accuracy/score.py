@@ -235,6 +235,28 @@ ORACLE_OPTIMIZERS = {"adamw_foreach": "adamw", "adamw_fused": "adamw_fused", "ad
                      "paged_adamw8bit": "paged_adamw_8bit", "sgd": "sgd", "adafactor": "adafactor"}
 
 
+# columns peft_config and peft_args: the class of PEFT's config, and its arguments in our words
+PEFT_METHODS = {"VeraConfig": "vera", "IA3Config": "ia3", "AdaLoraConfig": "adalora", "LoHaConfig": "loha", "LoKrConfig": "lokr", "OFTConfig": "oft",
+                "PromptTuningConfig": "prompt", "PromptEncoderConfig": "p_tuning", "LoraConfig": "lora"}
+PEFT_ARGUMENTS = {"r": "rank", "init_r": "rank", "vera_dropout": "dropout", "lora_dropout": "dropout", "decompose_factor": "factors", "oft_block_size": "block_size",
+                  "num_virtual_tokens": "virtual_tokens", "encoder_hidden_size": "encoder_hidden"}
+
+
+def oracle_peft(r, fields):
+    """What the row's PEFT config says over LoRA's columns."""
+    method = PEFT_METHODS.get(r["peft_config"])
+    if method is None:
+        raise NotScored("peft_config", f"'{r['peft_config']}' is not modelled")
+    if fields["method"] in ("qlora", "lora8") and method != "lora":
+        fields["quant"] = {"qlora": "nf4", "lora8": "int8"}[fields["method"]]
+    if method != "lora" or fields["method"] == "lora":
+        fields["method"] = method
+    fields.pop("rank"), fields.pop("dropout")
+    for name, value in json.loads(r["peft_args"] or "{}").items():
+        if name in PEFT_ARGUMENTS:
+            fields[PEFT_ARGUMENTS[name]] = value
+
+
 TASKS = {"causal": "causal_lm", "seq2seq": "causal_lm", "speech": "causal_lm", "classify": "classify"}
 
 
@@ -296,6 +318,10 @@ def read_oracle(job, configs, options):
         if which not in ("first", "last"):
             raise NotScored("layers_to_transform", f"'{r['layers_to_transform']}' is not modelled")
         f["layers_" + which] = int(n)
+    if r.get("peft_config"):
+        oracle_peft(r, f)
+        if f["method"] in ("prompt", "p_tuning"):
+            return
     listed = (r.get("lora_modules") or "").split()
     if "experts" in listed:  # a wrapper of the experts' 3-D parameters, nested: what all-linear gives
         listed = ["all-linear"]

@@ -45,7 +45,10 @@ PRECISIONS = {
     "bf16": ("bf16", "auto"), "fp16": ("fp16", "auto"), "fp32": ("fp32", "auto"),
     "amp_bf16": ("fp32", "bf16"), "amp_fp16": ("fp32", "fp16"),
 }  # dtype of the weights, autocast
-METHODS = ("full", "lora", "qlora", "lora8")
+METHOD_ALIASES = {
+    "rslora": "lora", "lora_plus": "lora", "loraplus": "lora", "lora+": "lora", "pissa": "lora", "olora": "lora", "lorafa": "lora_fa",
+    "prompt_tuning": "prompt", "prefix_tuning": "prefix",
+}
 OPTIMIZERS = {
     "adamw_torch": "adamw", "adamw_torch_fused": "adamw_fused", "adamw_bnb_8bit": "adamw_8bit", "paged_adamw": "paged_adamw_32bit",
 }
@@ -98,7 +101,8 @@ def choice(name: str, value: Any, known: Iterable[str]) -> str:
 
 
 def expand_method(name: str, value: Any) -> Values:
-    word = choice(name, value, METHODS)
+    word = str(getattr(value, "value", value)).lower()
+    word = choice(name, METHOD_ALIASES.get(word, word), ("full", *(n for n in names("adapter") if n != "none")))
     return {"adapter.kind": "none" if word == "full" else word}
 
 
