@@ -80,12 +80,18 @@ ftmem__var ftmem__method_vera(ftmem__low *low, const ftmem__adapted *at)
 
 /* ----------------------------------------------------------------------------------------------------- AdaLoRA */
 
+/* peft/tuners/tuners_utils.py cast_adapter_dtype makes a parameter of 16 bits anew, and trained, whatever it was. */
+static bool methods_recreated(const ftmem__shape *shape)
+{
+    return shape->compute != FTMEM_FP32 && shape->lora_dtype == FTMEM_FP32 && !shape->lora8;
+}
+
 /* output * scaling / ranknum; takes over x. */
 static ftmem__var methods_scaled(ftmem__low *low, ftmem__var x, ftmem__var by)
 {
     ftmem__var scaled = ftmem__unary(low->tape, FTMEM__OP_SCALE, x), y;
     ftmem__drop(low->tape, x);
-    y = ftmem__binary(low->tape, FTMEM__OP_MUL, scaled, by); /* divided, which keeps the same */
+    y = ftmem__binary(low->tape, FTMEM__OP_DIV, scaled, by);
     ftmem__drop(low->tape, scaled);
     return y;
 }
@@ -95,14 +101,16 @@ static ftmem__var methods_adalora_delta(ftmem__low *low, ftmem__var x, const ftm
 {
     ftmem__tape *tape = low->tape;
     int64_t r = ftmem__low_rank(low, at->role);
-    ftmem__var a = ftmem__low_adapter(low, at->role, r * at->x.cols, r), e = ftmem__low_adapter(low, at->role, r, r), ae, dropped, middle, y;
+    ftmem__var a = ftmem__low_adapter(low, at->role, r * at->x.cols, r), e = ftmem__low_adapter(low, at->role, r, r), ae, dropped, middle, cast, y;
     ftmem__var b = ftmem__low_adapter(low, at->role, at->out * r, at->out);
     dropped = ftmem__low_dropout(low, ftmem__keep(tape, x), low->shape->adapter->dropout);
     ae = ftmem__binary(tape, FTMEM__OP_MUL, a, e);
     middle = methods_matmul(low, dropped, ae);
     ftmem__drop(tape, ae);
     ftmem__drop(tape, dropped);
-    y = methods_matmul(low, middle, b);
+    cast = ftmem__cast(tape, b, low->shape->autocast ? low->shape->autocast : b.dtype); /* a view's copy is not cached */
+    y = methods_matmul(low, middle, cast);
+    ftmem__drop(tape, cast);
     ftmem__drop(tape, middle);
     return y;
 }
@@ -113,11 +121,11 @@ ftmem__var ftmem__method_adalora(ftmem__low *low, const ftmem__adapted *at)
     ftmem__tape *tape = low->tape;
     const ftmem__quant *quant = ftmem__low_quant(low, at->role);
     bool converts = !quant || !low->shape->autocast;
-    ftmem__var base = ftmem__low_base(low, at->role, at->x, at->out, at->bias), rank = ftmem__constant(1, 1, FTMEM_FP32), in, delta;
+    ftmem__var base = ftmem__low_base(low, at->role, at->x, at->out, at->bias), rank, in, delta;
     int32_t dtype = base.dtype;
     if (methods_bnb4(low, at->role)) base = ftmem__method_clone(tape, base);
-    (void)ftmem__low_adapter_of(low, at->role, 1, 0, false); /* ranknum */
-    rank.store = ftmem__alloc(tape, FTMEM__OP_SHIFT, 1, 1, FTMEM_FP32, tape->birth);
+    rank = ftmem__low_adapter_of(low, at->role, 1, 0, methods_recreated(low->shape));
+    rank = ftmem__unary(tape, FTMEM__OP_SHIFT, rank); /* ranknum + 1e-5 */
     in = converts ? ftmem__cast(tape, at->x, low->shape->lora_dtype) : ftmem__keep(tape, at->x);
     delta = methods_adalora_delta(low, in, at);
     if (quant && converts) delta = ftmem__method_cast(tape, delta, dtype);

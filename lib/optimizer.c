@@ -124,6 +124,17 @@ static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
     t->workspace_bytes = job->cublas_workspace == FTMEM_OFF ? 0 : job->gpu.sm_arch >= 90 ? (int64_t)32 << 20 : 8519680; /* truth: 8.125 MiB, 32 on sm90 */
 }
 
+/* The difference and its norm; under autocast 16-bit copies of both operands. */
+static void optimizer_regular(ftmem__regular *r, const ftmem__shape *shape, const ftmem__param *p, int64_t count)
+{
+    int64_t cols = p->rows ? p->n / p->rows : 0, side = p->rows < cols ? p->rows : cols, copy;
+    if (!shape->regularised || p->base || !p->trained || cols <= 1) return;
+    copy = shape->autocast ? 2 * ftmem__round512(ftmem__bytes(shape->autocast, p->n)) : 0;
+    r->kept_bytes += count * (ftmem__round512(4 * side * side) + 512 + copy);
+    r->gradient_bytes += count * p->bytes;
+    r->flops += 2.0 * (double)side * (double)p->n * (double)count;
+}
+
 void ftmem__totals_fill(ftmem__totals *t, const ftmem__walk *walk)
 {
     int64_t before = 0; /* elements of the trained tensor before this one */
@@ -138,6 +149,7 @@ void ftmem__totals_fill(ftmem__totals *t, const ftmem__walk *walk)
         if (p->idle) t->trainable += p->n * count;
         if (p->trained) optimizer_add(t, walk->shape.job, p, count, before);
         if (p->trained) before = p->n;
+        optimizer_regular(&t->regular, &walk->shape, p, count);
     }
     optimizer_batch(t, walk);
     t->resident = t->buffer_bytes + t->batch_bytes;

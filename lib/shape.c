@@ -62,6 +62,7 @@ static void shape_dtypes(ftmem__shape *shape)
 {
     const ftmem_job *job = shape->job;
     const ftmem_adapter *adapter = shape->adapter;
+    shape->regularised = adapter->kind == FTMEM_ADAPTER_ADALORA;
     shape->quant = adapter->quant == FTMEM_QUANT_NONE ? 0 : adapter->quant;
     shape->qlora = shape->quant == FTMEM_QUANT_NF4 || shape->quant == FTMEM_QUANT_FP4;
     shape->lora8 = shape->quant == FTMEM_QUANT_INT8;

@@ -168,6 +168,26 @@ static void step_drop_outputs(step_run *run)
     if (source->there && !source->kept && !ftmem__holds_outputs(run->walk->shape.job)) step_side(run, source, FTMEM__PASS_FORWARD, -1);
 }
 
+/* The model's frame holds the outputs meanwhile. */
+static void step_regular_forward(step_run *run)
+{
+    const ftmem__shape *shape = &run->walk->shape;
+    ftmem__figure f = { 0, 0, 0 };
+    if (!shape->regularised) return;
+    run->level += run->step->totals.regular.kept_bytes;
+    if (!ftmem__holds_outputs(shape->job)) f.peak = ftmem__bytes(shape->autocast ? shape->autocast : shape->dtype, shape->tokens * shape->vocab);
+    step_moment(run, run->first, f, 0, -1, -1);
+}
+
+static void step_regular_backward(step_run *run)
+{
+    const ftmem__totals *t = &run->step->totals;
+    if (!run->walk->shape.regularised) return;
+    run->level += (run->later_micro ? 0 : t->regular.gradient_bytes) - t->regular.kept_bytes;
+    if (!run->both) run->level += t->workspace_bytes;
+    run->both = true;
+}
+
 /* Forward and loss of one micro-batch. */
 static void step_forward(step_run *run)
 {
@@ -188,6 +208,7 @@ static void step_forward(step_run *run)
         run->held = 0;
     }
     step_pass(run, run->first + 1, head->loss, segment, FTMEM__PASS_FORWARD, -1);
+    step_regular_forward(run);
     step_drop_outputs(run);
     run->held = head->logits_bytes;
     run->leaf = step_leaf(walk);
@@ -248,6 +269,7 @@ static void step_backward(step_run *run)
     int32_t pass = run->later_micro ? FTMEM__PASS_BACKWARD_LATER : FTMEM__PASS_BACKWARD, phase = run->first + 2;
     int32_t i;
     if (!ftmem__walk_last(walk)->end.out_grad) return;
+    step_regular_backward(run);
     step_head_backward(run, phase, pass);
     for (i = walk->stacks - 1; i >= 0; i--) {
         run->stack = i;
@@ -352,6 +374,8 @@ static void step_flops(ftmem__step *step)
         step->flops_forward += walk->kind[k].flops_forward * (double)walk->kind[k].layers;
         step->flops_backward += walk->kind[k].flops_backward * (double)walk->kind[k].layers;
     }
+    step->flops_forward += step->totals.regular.flops;
+    step->flops_backward += 2 * step->totals.regular.flops;
     step->kept_layer_bytes = step_middle(walk);
 }
 

@@ -4,6 +4,13 @@
 
 #include "walk.h"
 
+/* AdaLoRA's regularisation (peft/tuners/adalora/model.py AdaLoraModel.forward): |p p^T - 1| of every A and B joins the loss, and its
+   backward comes first, so that their gradients are there before the blocks'. */
+typedef struct ftmem__regular {
+    int64_t kept_bytes, gradient_bytes;
+    double flops; /* of forward */
+} ftmem__regular;
+
 /* Sums over parameter tensors, each rounded to 512 bytes as it is allocated. */
 typedef struct ftmem__totals {
     int64_t parameters, trainable, adapters;
@@ -14,6 +21,7 @@ typedef struct ftmem__totals {
     int64_t tensors;            /* trained ones */
     int64_t buffer_bytes, batch_bytes, eval_batch_bytes;
     int64_t workspace_bytes; /* of one cuBLAS handle */
+    ftmem__regular regular;
     int64_t resident;        /* weights, buffers, batch */
 } ftmem__totals;
 

@@ -48,7 +48,7 @@ static void walk_start(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
     ftmem__tape_start(tape, walk->shape.job->task == FTMEM_TASK_CLASSIFY ? 0 : walk->shape.vocab);
     tape->sum_leaves = pass == FTMEM__PASS_BACKWARD_LATER;
     if (pass == FTMEM__PASS_EVAL) tape->mode = FTMEM__NO_GRAD;
-    tape->later.wanted = !probe && walk->shape.job->accumulation > 1;
+    tape->later.wanted = !probe && (walk->shape.job->accumulation > 1 || walk->shape.regularised);
     walk_listen(tape, probe);
 }
 
@@ -483,9 +483,10 @@ static void walk_block(ftmem__walk *walk, ftmem__kind *kind)
             kind->recomputed ? walk_checkpointed_backward(walk, kind, FTMEM__PASS_BACKWARD, &run, NULL) : walk_backward_from(walk, kind, run, NULL);
         kind->flops_backward = walk->tape.flops;
     }
-    if (kind->out_grad && job->accumulation > 1)
+    if (kind->out_grad && walk->tape.later.wanted)
         kind->pass[FTMEM__PASS_BACKWARD_LATER] =
             walk->tape.later.differs ? walk_block_backward(walk, kind, FTMEM__PASS_BACKWARD_LATER, NULL) : walk_later(&walk->tape);
+    if (walk->shape.regularised) kind->pass[FTMEM__PASS_BACKWARD] = kind->pass[FTMEM__PASS_BACKWARD_LATER]; /* gradients are there before */
     if (job->eval == FTMEM_ON) kind->pass[FTMEM__PASS_EVAL] = walk_block_forward(walk, kind, false, FTMEM__PASS_EVAL, NULL, NULL);
 }
 
