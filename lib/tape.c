@@ -242,6 +242,7 @@ static void tape_save_by_row(ftmem__tape *tape, ftmem__node *node, const ftmem__
 /* torch.autograd.Function saves when its forward is done; so does native_layer_norm, whose statistics come last. */
 static bool tape_saves_after(ftmem__op op)
 {
+    if (op == FTMEM__OP_LINEAR_HQQ || op == FTMEM__OP_LINEAR_AQLM) return true;
     return op == FTMEM__OP_LAYER_NORM || (op >= FTMEM__OP_FUSED_NORM && op <= FTMEM__OP_FUSED_CE);
 }
 
@@ -366,13 +367,14 @@ ftmem__var ftmem__matmul(ftmem__tape *tape, ftmem__op op, ftmem__var x, ftmem__v
 {
     ftmem__var in[3], out;
     ftmem__node *node;
+    bool runs = !tape->stopped;
     in[0] = x;
     in[1] = w;
     if (bias) in[2] = *bias;
     out = ftmem__apply(tape, op, in, bias ? 3 : 2, n, cols, x.dtype);
     node = ftmem__recorded(tape, out);
     if (node) node->flops = flops;
-    if (!tape->stopped) tape->flops += flops;
+    if (!tape->stopped || (runs && tape_saves_after(op))) tape->flops += flops;
     return out;
 }
 

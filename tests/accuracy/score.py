@@ -242,6 +242,9 @@ PEFT_ARGUMENTS = {"r": "rank", "init_r": "rank", "vera_dropout": "dropout", "lor
                   "num_virtual_tokens": "virtual_tokens", "encoder_hidden_size": "encoder_hidden"}
 
 
+ORACLE_BASES = {"gptq4": "gptq_4bit", "gptq8": "gptq_8bit", "awq": "awq", "hqq4": "hqq_4bit", "hqq8": "hqq_8bit", "aqlm": "aqlm", "torchao8": "torchao_int8", "fp8": "fp8"}
+
+
 def oracle_peft(r, fields):
     """What the row's PEFT config says over LoRA's columns."""
     method = PEFT_METHODS.get(r["peft_config"])
@@ -318,6 +321,8 @@ def read_oracle(job, configs, options):
         if which not in ("first", "last"):
             raise NotScored("layers_to_transform", f"'{r['layers_to_transform']}' is not modelled")
         f["layers_" + which] = int(n)
+    if r.get("base"):
+        f["quant"] = pick(r, "base", ORACLE_BASES)
     if r.get("peft_config"):
         oracle_peft(r, f)
         if f["method"] in ("prompt", "p_tuning"):
@@ -456,6 +461,7 @@ SINGLE_OPTIMIZERS = {"torch AdamW (foreach default)": "adamw", "torch AdamW": "a
                      "bnb PagedAdamW8bit": "paged_adamw_8bit", "paged_adamw_8bit": "paged_adamw_8bit", "bnb PagedAdamW": "paged_adamw_32bit",
                      "paged_adamw_32bit": "paged_adamw_32bit", "SGD": "sgd", "torch SGD": "sgd", "HF Adafactor": "adafactor", "Adafactor": "adafactor"}
 SINGLE_WEIGHTS = {"nf4": ("qlora", False), "nf4-dq": ("qlora", True), "int8 (bnb)": ("lora8", None)}
+SINGLE_BASES = {"gptq-int4": "gptq_4bit", "gptq-int8": "gptq_8bit", "hqq-int4": "hqq_4bit"}
 
 
 def by_design(reason):
@@ -547,6 +553,8 @@ def single_precision(job, method, notes):
             f["kbit_fp32"] = True
         elif f["stack"] in ("transformers", "peft", "swift", "trl"):
             job.read_as.append("k-bit preparation not given: fp32 upcast of what is not quantised")
+    elif weights in SINGLE_BASES:
+        f["dtype"], f["method"], f["quant"] = compute or pick(r, "compute_dtype", DTYPES), "lora", SINGLE_BASES[weights]
     else:
         if method == "qlora":
             raise NotScored("weight_dtype", f"'{weights}' is not modelled" if weights else "not given")
