@@ -63,6 +63,7 @@ typedef struct ftmem__shape {
     bool head_quantized, half_state; /* lightning/fabric BitsandbytesPrecision: every linear is 4-bit, and was fp16 when it was quantised */
     bool input_kept;                 /* bitsandbytes before 0.43: a 4-bit linear keeps its input as an attribute */
     int32_t lora_dtype;
+    int64_t virtual_tokens;                                  /* of s: put before each row by an adapter */
     bool regularised;                                        /* the loss has a term of the adapters alone (AdaLoRA) */
     int32_t quant;                                           /* FTMEM_QUANT_..., 0: the base is stored plainly */
     bool qlora, lora8, mask_full, mask_sliding;              /* a mask tensor exists for full / sliding layers */

@@ -352,3 +352,45 @@ ftmem__var ftmem__method_oft(ftmem__low *low, const ftmem__adapted *at)
     ftmem__drop(tape, x);
     return ftmem__method_cast(tape, y, at->x.dtype);
 }
+
+/* ------------------------------------------------------------------------------------------------ virtual tokens */
+
+static ftmem__var methods_encoder_linear(ftmem__low *low, ftmem__var x, int64_t out)
+{
+    ftmem__var w = ftmem__low_adapter(low, FTMEM_ROLE_EMBED, x.cols * out, out), b = ftmem__low_adapter(low, FTMEM_ROLE_EMBED, out, 0);
+    ftmem__var y = ftmem__low_plain_linear(low, x, w, &b, out);
+    ftmem__drop(low->tape, x);
+    return y;
+}
+
+/* peft/tuners/p_tuning/model.py PromptEncoder, reparameterised by an MLP of three linears; takes over x. */
+static ftmem__var methods_encoder(ftmem__low *low, ftmem__var x)
+{
+    const ftmem__shape *shape = low->shape;
+    int64_t width = shape->adapter->encoder_hidden ? shape->adapter->encoder_hidden : shape->h;
+    int32_t i;
+    for (i = 0; i < 2; i++) {
+        ftmem__var y = methods_encoder_linear(low, x, width);
+        x = ftmem__unary(low->tape, FTMEM__OP_RELU, y);
+        ftmem__drop(low->tape, y);
+    }
+    return methods_encoder_linear(low, x, shape->h);
+}
+
+/* peft/peft_model.py PeftModelForCausalLM.forward: prompts are looked up once, repeated for each row, cast, and joined with the embeddings. */
+ftmem__var ftmem__method_prompt(ftmem__low *low, ftmem__var x)
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__tape *tape = low->tape;
+    ftmem__var w = ftmem__low_adapter(low, FTMEM_ROLE_EMBED, shape->virtual_tokens * shape->h, shape->virtual_tokens), in[2], one, y;
+    one = ftmem__apply(tape, FTMEM__OP_EMBEDDING, &w, 1, w.n, w.cols, w.dtype);
+    if (shape->adapter->kind == FTMEM_ADAPTER_P_TUNING) one = methods_encoder(low, one);
+    in[0] = ftmem__apply(tape, FTMEM__OP_EXPAND, &one, 1, low->b * one.n, one.cols, one.dtype); /* repeat */
+    ftmem__drop(tape, one);
+    in[0] = ftmem__method_cast(tape, in[0], x.dtype);
+    in[1] = x;
+    y = ftmem__apply(tape, FTMEM__OP_CAT, in, 2, in[0].n + x.n, x.cols, x.dtype);
+    ftmem__drop(tape, in[0]);
+    ftmem__drop(tape, x);
+    return y;
+}

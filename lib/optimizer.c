@@ -97,7 +97,7 @@ static int64_t optimizer_fed(const ftmem__shape *shape, int64_t rows)
 {
     int32_t dtype = shape->autocast ? FTMEM_FP32 : shape->dtype;
     if (shape->fed_features) return ftmem__round512(ftmem__bytes(dtype, rows * shape->model->encoder_channels * 2 * shape->s));
-    return (shape->job->mask == FTMEM_MASK_PADDED ? 2 : 1) * ftmem__round512(8 * rows * shape->s);
+    return (shape->job->mask == FTMEM_MASK_PADDED ? 2 : 1) * ftmem__round512(8 * rows * (shape->s - shape->virtual_tokens));
 }
 
 /* What the process holds before the first step besides weights: rotation frequencies (twice), token ids, labels, mask. */
@@ -114,13 +114,14 @@ static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
 {
     const ftmem__shape *shape = &walk->shape;
     const ftmem_job *job = shape->job;
+    int64_t given = shape->s - shape->virtual_tokens;
     bool rope = shape->family->positions <= FTMEM__ROPE_INTERLEAVED && shape->model->alibi != FTMEM_ON;
     t->buffer_bytes = rope ? 2 * ftmem__round512(shape->rotary / 2 * 4) : 0;
     if (shape->family->logits_buffer) t->buffer_bytes += ftmem__round512(ftmem__bytes(shape->compute, shape->vocab));
     if (shape->family->mask_buffer) t->buffer_bytes += ftmem__round512(shape->model->position_rows * shape->model->position_rows);
     t->buffer_bytes += optimizer_router_bias(shape);
-    t->batch_bytes = ftmem__round512(8 * shape->tokens) + optimizer_fed(walk->stack[0].shape, job->micro_batch); /* labels; what the first stack is fed */
-    t->eval_batch_bytes = ftmem__round512(8 * job->eval_batch * shape->s) + optimizer_fed(walk->stack[0].shape, job->eval_batch);
+    t->batch_bytes = ftmem__round512(8 * job->micro_batch * given) + optimizer_fed(walk->stack[0].shape, job->micro_batch); /* labels; what the first stack is fed */
+    t->eval_batch_bytes = ftmem__round512(8 * job->eval_batch * given) + optimizer_fed(walk->stack[0].shape, job->eval_batch);
     t->workspace_bytes = job->cublas_workspace == FTMEM_OFF ? 0 : job->gpu.sm_arch >= 90 ? (int64_t)32 << 20 : 8519680; /* truth: 8.125 MiB, 32 on sm90 */
 }
 

@@ -613,7 +613,7 @@ static void program_leaf(ftmem__low *low, ftmem__var *x)
     const ftmem__family *family = low->shape->family;
     x->grad = true;
     x->node = FTMEM__LEAF;
-    if (family->embed_norm || family->embed_norm_last || (family->embed_named && low->training && low->shape->model->embed_dropout > 0) ||
+    if (low->shape->virtual_tokens || family->embed_norm || family->embed_norm_last || (family->embed_named && low->training && low->shape->model->embed_dropout > 0) ||
         family->positions == FTMEM__LEARNED || (family->scale_outside && low->shape->model->scaled == FTMEM_ON))
         ftmem__hold(low->tape, x->store);
 }
@@ -627,7 +627,7 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     low->tape->part = FTMEM__PART_EMBEDDING;
     if (shape->family->fed_features) return program_features(low, p);
     if (shape->crossed) shifted = program_table(low, low->tokens, shape->s, FTMEM_INT64, FTMEM__OP_TABLE);
-    x = program_lookup(low, program_embedding_weight(low), low->tokens);
+    x = program_lookup(low, program_embedding_weight(low), low->tokens - low->b * shape->virtual_tokens);
     ftmem__method_shared(low);
     if (shape->crossed) ftmem__save_var(low->tape, x, shifted);
     if (shape->crossed) program_hold(p, shifted);                      /* the caller's decoder_input_ids */
@@ -637,6 +637,7 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
         x = y;
     }
     if (shape->require_input_grad && low->tape->mode != FTMEM__NO_GRAD && !x.grad) program_leaf(low, &x);
+    if (shape->virtual_tokens) x = ftmem__method_prompt(low, x);
     if (shape->family->embed_norm) {
         y = ftmem__low_norm(low, x, shape->h);
         program_hold(p, x);

@@ -147,7 +147,8 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     shape->fed_features = encoder ? family->fed_features : shape->crossed && family->encoder->fed_features;
     shape->sided = family->positions == FTMEM__RELATIVE || shape->crossed;
     shape->b = c->job.micro_batch;
-    shape->s = s;
+    shape->virtual_tokens = c->adapter.virtual_tokens;
+    shape->s = s + shape->virtual_tokens;
     shape->eval_b = c->job.eval_batch;
     shape->tokens = shape->b * shape->s;
     shape->h = m->hidden;

@@ -94,6 +94,12 @@ static void step_blocks_forward(step_run *run, int32_t phase, int32_t pass, cons
     }
 }
 
+static void step_leave_frame(step_run *run)
+{
+    run->level -= run->frame;
+    run->frame = 0;
+}
+
 /* The frame of a stack returns: its locals go, and what its blocks shared unless a graph keeps it. */
 static void step_leave(step_run *run, const ftmem__stack *stack, int32_t pass)
 {
@@ -101,8 +107,8 @@ static void step_leave(step_run *run, const ftmem__stack *stack, int32_t pass)
     int64_t released = eval ? stack->embed.eval_released_bytes : stack->embed.released_bytes;
     int32_t k;
     if (!eval && run->walk->shape.job->recompute != FTMEM_RECOMPUTE_NONE) released -= stack->embed.mask_bytes;
-    run->level -= released + run->frame;
-    run->frame = 0;
+    run->level -= released;
+    if (!stack->shape->virtual_tokens) step_leave_frame(run);
     for (k = FTMEM__SIDE_SOURCE + 1; k < FTMEM__SIDES; k++)
         if (stack->side[k].there && (eval || !stack->side[k].kept)) step_side(run, &stack->side[k], pass, -1);
 }
@@ -164,6 +170,7 @@ static int64_t step_leaf(const ftmem__walk *walk)
 static void step_drop_outputs(step_run *run)
 {
     const ftmem__side *source = &ftmem__walk_last(run->walk)->side[FTMEM__SIDE_SOURCE];
+    step_leave_frame(run); /* where PEFT's own forward joined virtual tokens with the embeddings, it holds them */
     run->level -= step_cache(run->walk) + run->held + run->leaf;
     if (source->there && !source->kept && !ftmem__holds_outputs(run->walk->shape.job)) step_side(run, source, FTMEM__PASS_FORWARD, -1);
 }
