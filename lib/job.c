@@ -380,6 +380,11 @@ static ftmem_status job_check_method(const ftmem__case *c, ftmem_error *error)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "adapter.virtual_tokens", a->virtual_tokens, "adapter.virtual_tokens is given, but adapter.kind has none");
     if (a->trainable_tokens && !lora)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "adapter.trainable_tokens", a->trainable_tokens, "adapter.trainable_tokens is given, but adapter.kind is not LoRA");
+    if (a->trainable_tokens && (c->job.loss == FTMEM_LOSS_FUSED || c->job.loss == FTMEM_LOSS_CHUNKED || c->job.loss == FTMEM_LOSS_SPLIT || a->modules_to_save))
+        return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "adapter.trainable_tokens", a->trainable_tokens,
+                               "adapter.trainable_tokens is not modelled with a loss without logits, or with modules_to_save");
+    if ((a->trainable_tokens || a->virtual_tokens) && ftmem__family_of(&c->model)->encoder)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter", ftmem_enum_name("adapter", a->kind), "Virtual and trainable tokens are modelled for decoders only");
     if (a->use_dora == FTMEM_ON && !lora)
         return ftmem__fail(error, FTMEM_E_CONFLICT, "adapter.use_dora", "on", "adapter.use_dora is on, but adapter.kind is not LoRA");
     return FTMEM_OK;

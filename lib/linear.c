@@ -113,7 +113,7 @@ ftmem__var ftmem__low_convolution(ftmem__low *low, ftmem__var x, int64_t channel
     int32_t dtype = shape->autocast ? shape->autocast : x.dtype;
     double flops = 2.0 * (double)(low->b * length * out) * (double)(channels * kernel);
     ftmem__var w = linear_parameter(low, FTMEM_ROLE_NORM, out * channels * kernel, out, shape->dtype, low->trained, true), x16, w16, b16, y;
-    ftmem__var b = linear_parameter(low, FTMEM_ROLE_NORM, out, 0, shape->dtype, low->trained, true);
+    ftmem__var b = linear_parameter(low, FTMEM_ROLE_NORM, out, 0, shape->dtype, ftmem__shape_bias_trained(shape, low->trained), true);
     x16 = ftmem__cast(tape, x, dtype);
     w16 = ftmem__cast_weight(tape, w, dtype);
     b16 = ftmem__cast_weight(tape, b, dtype);
@@ -186,7 +186,7 @@ ftmem__var ftmem__low_base(ftmem__low *low, int32_t role, ftmem__var x, int64_t 
     ftmem__var w, b;
     if (quantized) linear_quantized(low, role, x.cols, out);
     else w = linear_parameter(low, role, x.cols * out, out, shape->dtype, low->trained, true);
-    if (bias) b = linear_parameter(low, role, out, 0, shape->dtype, low->trained, true);
+    if (bias) b = linear_parameter(low, role, out, 0, shape->dtype, ftmem__shape_bias_trained(shape, low->trained), true);
     if (!quantized && shape->family->bias_apart) return linear_apart(low, x, w, bias ? &b : NULL, out);
     if (!quantized) return ftmem__low_plain_linear(low, x, w, bias ? &b : NULL, out);
     if (bias && shape->qlora) linear_bias4(low, out);

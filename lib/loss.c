@@ -1,5 +1,5 @@
 /* The head and the loss: transformers' ForCausalLMLoss, its chunked and fused replacements, and classification. */
-#include "lower.h"
+#include "method.h"
 
 static ftmem__var loss_head_weight(ftmem__low *low, int64_t out)
 {
@@ -9,7 +9,7 @@ static ftmem__var loss_head_weight(ftmem__low *low, int64_t out)
     if (shape->tied && !shape->head_copy) {
         w = ftmem__weight(n, shape->h, shape->ends, shape->head_trained);
         if (shape->head_trained) w.node = FTMEM__SHARED_LEAF;
-        return w;
+        return shape->adapter->trainable_tokens ? ftmem__method_tokens(low, w, ftmem__method_token_rows(low, false)) : w;
     }
     if (shape->tied) return ftmem__low_copy(low, FTMEM_ROLE_HEAD, n, shape->h); /* the frozen original is the embedding */
     w = ftmem__low_parameter(low, FTMEM_ROLE_HEAD, n, shape->h, shape->head_trained && !shape->head_copy);
@@ -35,6 +35,7 @@ static ftmem__var loss_head(ftmem__low *low, ftmem__var x, const ftmem__var *bia
     if (family->normed_head && !classify) normed = loss_normed(low, w, out);
     y = ftmem__low_plain_linear(low, in, normed, bias, out);
     if (family->normed_head && !classify) ftmem__drop(low->tape, normed);
+    ftmem__drop(low->tape, w);
     ftmem__drop(low->tape, in);
     return y;
 }
@@ -58,7 +59,7 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
     ftmem__var bias, y, t;
     bool has_bias = !classify && shape->model->head_bias == FTMEM_ON;
     tape->part = FTMEM__PART_HEAD;
-    if (has_bias) bias = ftmem__low_parameter(low, FTMEM_ROLE_HEAD, out, out, shape->head_trained);
+    if (has_bias) bias = ftmem__low_parameter(low, FTMEM_ROLE_HEAD, out, out, ftmem__shape_bias_trained(shape, shape->head_trained) || shape->head_copy);
     y = loss_head(low, x, has_bias ? &bias : NULL, out, classify);
     if (!classify && shape->family->logit_scale && shape->model->scaled == FTMEM_ON) {
         t = ftmem__unary(tape, FTMEM__OP_SCALE, y);

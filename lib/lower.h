@@ -114,6 +114,8 @@ typedef struct ftmem__low {
 } ftmem__low;
 
 uint8_t ftmem__shape_layer_kind(const ftmem__shape *shape, int64_t layer); /* ftmem__low.kind of a block */
+/* Whether a bias is, of a module that is trained or not. */
+bool ftmem__shape_bias_trained(const ftmem__shape *shape, bool module);
 bool ftmem__shape_layer_trained(const ftmem__shape *shape, int64_t layer);
 bool ftmem__shape_layer_adapted(const ftmem__shape *shape, int64_t layer);
 

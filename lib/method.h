@@ -31,6 +31,9 @@ ftmem__var ftmem__method_add(ftmem__tape *tape, ftmem__var base, ftmem__var delt
 /* methods.c */
 void ftmem__method_shared(ftmem__low *low); /* declares what all linears share */
 ftmem__var ftmem__method_prompt(ftmem__low *low, ftmem__var x); /* virtual tokens before x; takes over x */
+/* trainable_token_indices: the rows, declared or known already, and the matrix with them in their places. */
+ftmem__var ftmem__method_token_rows(ftmem__low *low, bool declared);
+ftmem__var ftmem__method_tokens(ftmem__low *low, ftmem__var w, ftmem__var rows);
 ftmem__var ftmem__method_vera(ftmem__low *low, const ftmem__adapted *at);
 ftmem__var ftmem__method_adalora(ftmem__low *low, const ftmem__adapted *at);
 ftmem__var ftmem__method_ia3(ftmem__low *low, const ftmem__adapted *at);

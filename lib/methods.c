@@ -394,3 +394,28 @@ ftmem__var ftmem__method_prompt(ftmem__low *low, ftmem__var x)
     ftmem__drop(tape, x);
     return y;
 }
+
+/* ------------------------------------------------------------------------------------------- trainable tokens */
+
+ftmem__var ftmem__method_token_rows(ftmem__low *low, bool declared)
+{
+    const ftmem__shape *shape = low->shape;
+    int64_t rows = shape->adapter->trainable_tokens;
+    ftmem__var w;
+    if (declared) return ftmem__low_adapter(low, FTMEM_ROLE_EMBED, rows * shape->h, rows);
+    w = ftmem__weight(rows * shape->h, shape->h, shape->lora_dtype, true);
+    w.node = FTMEM__SHARED_LEAF;
+    return w;
+}
+
+/* peft/tuners/trainable_tokens/layer.py get_merged_weights: index_copy makes a whole matrix in each forward. */
+ftmem__var ftmem__method_tokens(ftmem__low *low, ftmem__var w, ftmem__var rows)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var in[2], y;
+    in[0] = w;
+    in[1] = ftmem__cast(tape, rows, w.dtype);
+    y = ftmem__apply(tape, FTMEM__OP_INDEX_COPY, in, 2, w.n, w.cols, w.dtype);
+    ftmem__drop(tape, in[1]);
+    return y;
+}

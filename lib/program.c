@@ -622,12 +622,15 @@ static void program_leaf(ftmem__low *low, ftmem__var *x)
 ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
 {
     const ftmem__shape *shape = low->shape;
-    ftmem__var x, y, shifted;
+    ftmem__var x, y, w, shifted;
     memset(p, 0, sizeof *p);
     low->tape->part = FTMEM__PART_EMBEDDING;
     if (shape->family->fed_features) return program_features(low, p);
     if (shape->crossed) shifted = program_table(low, low->tokens, shape->s, FTMEM_INT64, FTMEM__OP_TABLE);
-    x = program_lookup(low, program_embedding_weight(low), low->tokens - low->b * shape->virtual_tokens);
+    w = program_embedding_weight(low);
+    if (shape->adapter->trainable_tokens) w = ftmem__method_tokens(low, w, ftmem__method_token_rows(low, true));
+    x = program_lookup(low, w, low->tokens - low->b * shape->virtual_tokens);
+    ftmem__drop(low->tape, w);
     ftmem__method_shared(low);
     if (shape->crossed) ftmem__save_var(low->tape, x, shifted);
     if (shape->crossed) program_hold(p, shifted);                      /* the caller's decoder_input_ids */

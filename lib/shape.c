@@ -20,6 +20,13 @@ uint8_t ftmem__shape_layer_kind(const ftmem__shape *shape, int64_t layer)
     return alike ? (uint8_t)(kind - FTMEM__LAYER_SLIDING) : kind;
 }
 
+bool ftmem__shape_bias_trained(const ftmem__shape *shape, bool module)
+{
+    bool named = shape_part(shape->job, FTMEM_PART_BIASES);
+    if (shape->adapted) return false;
+    return shape_part(shape->job, FTMEM_PART_ALL_BUT) ? module || named : module && !named;
+}
+
 bool ftmem__shape_layer_trained(const ftmem__shape *shape, int64_t layer)
 {
     const ftmem_job *job = shape->job;

@@ -141,7 +141,7 @@ static int64_t step_cache(const ftmem__walk *walk)
 static int64_t step_leaf_input(const ftmem__stack *stack)
 {
     const ftmem__shape *shape = stack->shape;
-    if (!shape->require_input_grad || shape->embed_trained) return 0;
+    if (!shape->require_input_grad || shape->embed_trained || shape->adapter->trainable_tokens) return 0;
     return 2 * step_stream_bytes(shape, shape->stream, FTMEM__PASS_FORWARD) + (shape->family->positional_masks ? 0 : stack->embed.mask_bytes);
 }
 

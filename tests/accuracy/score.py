@@ -239,7 +239,7 @@ ORACLE_OPTIMIZERS = {"adamw_foreach": "adamw", "adamw_fused": "adamw_fused", "ad
 PEFT_METHODS = {"VeraConfig": "vera", "IA3Config": "ia3", "AdaLoraConfig": "adalora", "LoHaConfig": "loha", "LoKrConfig": "lokr", "OFTConfig": "oft",
                 "PromptTuningConfig": "prompt", "PromptEncoderConfig": "p_tuning", "LoraConfig": "lora"}
 PEFT_ARGUMENTS = {"r": "rank", "init_r": "rank", "vera_dropout": "dropout", "lora_dropout": "dropout", "decompose_factor": "factors", "oft_block_size": "block_size",
-                  "num_virtual_tokens": "virtual_tokens", "encoder_hidden_size": "encoder_hidden"}
+                  "num_virtual_tokens": "virtual_tokens", "encoder_hidden_size": "encoder_hidden", "rank_pattern": "rank_pattern"}
 
 
 ORACLE_BASES = {"gptq4": "gptq_4bit", "gptq8": "gptq_8bit", "awq": "awq", "hqq4": "hqq_4bit", "hqq8": "hqq_8bit", "aqlm": "aqlm", "torchao8": "torchao_int8", "fp8": "fp8"}
@@ -254,10 +254,18 @@ def oracle_peft(r, fields):
         fields["quant"] = {"qlora": "nf4", "lora8": "int8"}[fields["method"]]
     if method != "lora" or fields["method"] == "lora":
         fields["method"] = method
-    fields.pop("rank"), fields.pop("dropout")
+    fields.pop("rank")
+    dropout = fields.pop("dropout")
+    if dropout:
+        fields["dropout"] = dropout
     for name, value in json.loads(r["peft_args"] or "{}").items():
         if name in PEFT_ARGUMENTS:
             fields[PEFT_ARGUMENTS[name]] = value
+        if name == "trainable_token_indices":
+            fields["trainable_tokens"] = len(value)
+        if name == "lora_fa":                     # not PEFT's: A is frozen, as create_lorafa_optimizer does
+            fields["quant"] = {"qlora": "nf4"}.get(r["method"], "none")
+            fields["method"] = "lora_fa"
 
 
 TASKS = {"causal": "causal_lm", "seq2seq": "causal_lm", "speech": "causal_lm", "classify": "classify"}
@@ -340,7 +348,7 @@ def oracle_freeze(text):
         parts.append("all_but")
     for item in text.removeprefix("all-but:").split("+"):
         which, _, n = item.partition(":")
-        if which not in ("embed", "head", "first", "last"):
+        if which not in ("embed", "head", "first", "last", "biases"):
             raise NotScored("freeze", f"'{text}' is not modelled")
         parts.append(which + "_layers" if n else which)
         if n:

@@ -220,6 +220,7 @@ class _Lib:
     FTMEM_PART_FIRST_LAYERS: Final[int]
     FTMEM_PART_LAST_LAYERS: Final[int]
     FTMEM_PART_ALL_BUT: Final[int]
+    FTMEM_PART_BIASES: Final[int]
     FTMEM_CLASS_WEIGHTS: Final[int]
     FTMEM_CLASS_QUANTIZED: Final[int]
     FTMEM_CLASS_ADAPTERS: Final[int]
