@@ -89,6 +89,7 @@ static ftmem__var quant_dequantizing(ftmem__low *low, ftmem__op op, ftmem__var x
     y = ftmem__matmul(tape, op, x, ftmem__constant(n, x.cols, dtype), NULL, x.n / x.cols * out, out, quant_flops(x, out));
     node = ftmem__recorded(tape, y);
     if (node) node->work = work;
+    if (node && op == FTMEM__OP_LINEAR_AWQ) node->saves = true; /* its packed weight */
     ftmem__release(tape, weight);
     return y;
 }
@@ -113,7 +114,7 @@ static ftmem__var quant_forward_bnb4(ftmem__low *low, ftmem__var x, int64_t out)
 /* awq/modules/linear/gemm.py WQLinear_GEMM.forward, gptqmodel gemm_awq_triton.py AwqGemmTritonFn: in fp16. */
 static ftmem__var quant_forward_awq(ftmem__low *low, ftmem__var x, int64_t out)
 {
-    return quant_in(low, FTMEM__OP_LINEAR4, x, out, FTMEM_FP16);
+    return quant_in(low, FTMEM__OP_LINEAR_AWQ, x, out, FTMEM_FP16);
 }
 
 /* hqq/core/quantize.py HQQMatmulNoCacheMul: the input is kept. Quantizer.dequantize: the codes, less zeros, times scales,
@@ -164,6 +165,7 @@ static ftmem__var quant_forward_fp8(ftmem__low *low, ftmem__var x, int64_t out)
         ftmem__matmul(tape, FTMEM__OP_LINEAR_FP8, x, ftmem__constant(x.cols * out, x.cols, x.dtype), NULL, rows * out, out, quant_flops(x, out));
     ftmem__node *node = ftmem__recorded(tape, y);
     if (node) node->work = ftmem__round512(ftmem__bytes(x.dtype, x.cols * out));
+    if (node) node->saves = true; /* the stored weight */
     ftmem__release(tape, scales);
     ftmem__release(tape, codes);
     return y;

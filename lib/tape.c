@@ -242,7 +242,7 @@ static void tape_save_by_row(ftmem__tape *tape, ftmem__node *node, const ftmem__
 /* torch.autograd.Function saves when its forward is done; so does native_layer_norm, whose statistics come last. */
 static bool tape_saves_after(ftmem__op op)
 {
-    if (op == FTMEM__OP_LINEAR_HQQ || op == FTMEM__OP_LINEAR_AQLM) return true;
+    if (op >= FTMEM__OP_LINEAR_HQQ && op <= FTMEM__OP_LINEAR_FP8) return true;
     return op == FTMEM__OP_LAYER_NORM || (op >= FTMEM__OP_FUSED_NORM && op <= FTMEM__OP_FUSED_CE);
 }
 
