@@ -59,7 +59,8 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
     ftmem__var bias, y, t;
     bool has_bias = !classify && shape->model->head_bias == FTMEM_ON;
     tape->part = FTMEM__PART_HEAD;
-    if (has_bias) bias = ftmem__low_parameter(low, FTMEM_ROLE_HEAD, out, out, ftmem__shape_bias_trained(shape, shape->head_trained) || shape->head_copy);
+    if (has_bias) bias = ftmem__low_parameter(low, FTMEM_ROLE_HEAD, out, out, ftmem__shape_bias_trained(shape, shape->head_trained));
+    if (has_bias && shape->head_copy) bias = ftmem__low_copy(low, FTMEM_ROLE_HEAD, out, out);
     y = loss_head(low, x, has_bias ? &bias : NULL, out, classify);
     if (!classify && shape->family->logit_scale && shape->model->scaled == FTMEM_ON) {
         t = ftmem__unary(tape, FTMEM__OP_SCALE, y);

@@ -101,9 +101,13 @@ def choice(name: str, value: Any, known: Iterable[str]) -> str:
     raise UnknownName(f"{name} is {value!r}; there are {', '.join(known)}.", name, str(value))
 
 
+def methods() -> tuple[str, ...]:
+    return ("full", *(n for n in names("adapter") if n != "none"))
+
+
 def expand_method(name: str, value: Any) -> Values:
     word = str(getattr(value, "value", value)).lower()
-    word = choice(name, METHOD_ALIASES.get(word, word), ("full", *(n for n in names("adapter") if n != "none")))
+    word = choice(name, METHOD_ALIASES.get(word, word), methods())
     return {"adapter.kind": "none" if word == "full" else word}
 
 
