@@ -229,18 +229,66 @@ static const ftmem__method adapter_methods[FTMEM_ADAPTER_END] = {
     [FTMEM_ADAPTER_VERA] = { 256, ftmem__method_vera, FTMEM__OVER_BITSANDBYTES, false, NULL },
     [FTMEM_ADAPTER_ADALORA] = { 12, ftmem__method_adalora, FTMEM__OVER_BITSANDBYTES, true, NULL },
     [FTMEM_ADAPTER_IA3] = { 1, ftmem__method_ia3, FTMEM__OVER_BITSANDBYTES, true, NULL },
-    [FTMEM_ADAPTER_LOHA] = { 8, ftmem__method_loha, FTMEM__OVER_PLAIN, true, NULL },
-    [FTMEM_ADAPTER_LOKR] = { 8, ftmem__method_lokr, FTMEM__OVER_PLAIN, true, NULL },
-    [FTMEM_ADAPTER_OFT] = { 1, ftmem__method_oft, FTMEM__OVER_PLAIN, true, NULL },
-    [FTMEM_ADAPTER_BOFT] = { .refused = "BOFT is not modelled: its butterfly products are not; OFT is" },
+    [FTMEM_ADAPTER_LOHA] = { 8, ftmem__method_loha, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_LOKR] = { 8, ftmem__method_lokr, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_OFT] = { 1, ftmem__method_oft, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_BOFT] = { .refused = "adapter.kind is boft, whose butterfly products are not modelled; oft is" },
     [FTMEM_ADAPTER_PROMPT] = { 1, NULL, FTMEM__OVER_ANY, false, NULL },
-    [FTMEM_ADAPTER_PREFIX] = { .refused = "Prefix tuning is not modelled: its keys and values are longer than the queries; prompt and p-tuning are" },
+    [FTMEM_ADAPTER_PREFIX] = { .refused = "adapter.kind is prefix, whose keys and values are longer than the queries, which is not modelled; prompt and "
+                                          "p_tuning are" },
     [FTMEM_ADAPTER_P_TUNING] = { 1, NULL, FTMEM__OVER_ANY, false, NULL },
 };
 
 const ftmem__method *ftmem__method_of(int32_t kind)
 {
     return &adapter_methods[kind];
+}
+
+/* peft/utils/constants.py, where a method's default targets differ from LoRA's. */
+#define ADAPTER_ROLE(role) (1u << FTMEM_ROLE_##role)
+enum { ADAPTER_QV = ADAPTER_ROLE(Q) | ADAPTER_ROLE(V), ADAPTER_FUSED = ADAPTER_ROLE(QKV) };
+static const struct adapter_default {
+    uint8_t kind, family;
+    uint16_t targets;
+} adapter_defaults[] = {
+    { FTMEM_ADAPTER_VERA, FTMEM_PHI, ADAPTER_QV },
+    { FTMEM_ADAPTER_IA3, FTMEM_LLAMA, ADAPTER_ROLE(K) | ADAPTER_ROLE(V) | ADAPTER_ROLE(DOWN) },
+    { FTMEM_ADAPTER_IA3, FTMEM_MISTRAL, ADAPTER_ROLE(K) | ADAPTER_ROLE(V) | ADAPTER_ROLE(DOWN) },
+    { FTMEM_ADAPTER_IA3, FTMEM_QWEN2, ADAPTER_QV | ADAPTER_ROLE(DOWN) },
+    { FTMEM_ADAPTER_IA3, FTMEM_QWEN3, ADAPTER_QV | ADAPTER_ROLE(DOWN) },
+    { FTMEM_ADAPTER_IA3, FTMEM_GEMMA, ADAPTER_QV | ADAPTER_ROLE(DOWN) },
+    { FTMEM_ADAPTER_IA3, FTMEM_GEMMA2, ADAPTER_QV | ADAPTER_ROLE(DOWN) },
+    { FTMEM_ADAPTER_IA3, FTMEM_GEMMA3, ADAPTER_QV | ADAPTER_ROLE(DOWN) },
+    { FTMEM_ADAPTER_IA3, FTMEM_PHI, ADAPTER_QV | ADAPTER_ROLE(DOWN) },
+    { FTMEM_ADAPTER_IA3, FTMEM_GPTJ, ADAPTER_QV | ADAPTER_ROLE(DOWN) },
+    { FTMEM_ADAPTER_IA3, FTMEM_OPT, ADAPTER_ROLE(Q) | ADAPTER_ROLE(K) | ADAPTER_ROLE(DOWN) },
+    { FTMEM_ADAPTER_IA3, FTMEM_GPT2, ADAPTER_FUSED | ADAPTER_ROLE(DOWN) },
+    { FTMEM_ADAPTER_IA3, FTMEM_GPT_BIGCODE, ADAPTER_FUSED | ADAPTER_ROLE(DOWN) },
+    { FTMEM_ADAPTER_IA3, FTMEM_GPT_NEOX, ADAPTER_FUSED | ADAPTER_ROLE(DOWN) },
+    { FTMEM_ADAPTER_IA3, FTMEM_BLOOM, ADAPTER_FUSED | ADAPTER_ROLE(DOWN) },
+    { FTMEM_ADAPTER_IA3, FTMEM_FALCON, ADAPTER_FUSED | ADAPTER_ROLE(DOWN) },
+    { FTMEM_ADAPTER_ADALORA, FTMEM_LLAMA, ADAPTER_QV },
+    { FTMEM_ADAPTER_ADALORA, FTMEM_QWEN2, ADAPTER_QV },
+    { FTMEM_ADAPTER_ADALORA, FTMEM_QWEN3, ADAPTER_QV },
+    { FTMEM_ADAPTER_ADALORA, FTMEM_GEMMA, ADAPTER_QV },
+    { FTMEM_ADAPTER_ADALORA, FTMEM_GEMMA2, ADAPTER_QV },
+    { FTMEM_ADAPTER_ADALORA, FTMEM_GEMMA3, ADAPTER_QV },
+    { FTMEM_ADAPTER_ADALORA, FTMEM_GPTJ, ADAPTER_QV },
+    { FTMEM_ADAPTER_ADALORA, FTMEM_OPT, ADAPTER_QV | ADAPTER_ROLE(K) | ADAPTER_ROLE(O) | ADAPTER_ROLE(UP) | ADAPTER_ROLE(DOWN) },
+    { FTMEM_ADAPTER_ADALORA, FTMEM_GPT2, ADAPTER_FUSED },
+    { FTMEM_ADAPTER_ADALORA, FTMEM_GPT_BIGCODE, ADAPTER_FUSED },
+    { FTMEM_ADAPTER_ADALORA, FTMEM_GPT_NEOX, ADAPTER_FUSED },
+    { FTMEM_ADAPTER_ADALORA, FTMEM_BLOOM, ADAPTER_FUSED },
+};
+
+uint32_t ftmem__method_targets(int32_t kind, const ftmem_model *model)
+{
+    int32_t i, family = model->family ? model->family : FTMEM_LLAMA;
+    const ftmem__method *method = ftmem__method_of(kind);
+    if (!method->linear) return 0;
+    for (i = 0; i < FTMEM__COUNT(adapter_defaults); i++)
+        if (adapter_defaults[i].kind == kind && adapter_defaults[i].family == family) return adapter_defaults[i].targets;
+    return method->own_targets ? 0 : ftmem__family_of(model)->default_targets;
 }
 
 ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias)

@@ -118,7 +118,7 @@ static ftmem_status job_check_ranks(const ftmem_adapter *adapter, ftmem_error *e
 {
     for (int32_t role = 0; role < FTMEM__COUNT(adapter->ranks); ++role)
         if (adapter->ranks[role] < 0 || adapter->ranks[role] > 1 << 16)
-            return ftmem__fail_int(error, FTMEM_E_RANGE, "adapter.ranks", adapter->ranks[role], "adapter.ranks has a value outside 0 to 65536");
+            return ftmem__fail_int(error, FTMEM_E_RANGE, "adapter.ranks", adapter->ranks[role], "adapter.ranks has a rank that is not between 0 and 65536");
     return FTMEM_OK;
 }
 
@@ -239,12 +239,12 @@ static void job_fill_quant(ftmem__case *c)
 /* Without an adapter its fields stay 0, and fields of another kind stay off: what was resolved can be asked again. */
 static void job_fill_adapter(ftmem__case *c)
 {
-    const ftmem__family *family = ftmem__family_of(&c->model);
+    uint32_t targets;
     if (c->adapter.kind == FTMEM_ADAPTER_NONE) return;
+    targets = ftmem__method_targets(c->adapter.kind, &c->model);
     job_fill_quant(c);
     JOB_ASSUME(adapter, rank, ftmem__method_of(c->adapter.kind)->rank)
-    if (family->default_targets && job_takes_targets(c) && !ftmem__method_of(c->adapter.kind)->own_targets)
-        JOB_ASSUME(adapter, targets, family->default_targets)
+    if (targets) JOB_ASSUME(adapter, targets, targets)
     JOB_DEFAULT(adapter, dtype, FTMEM_FP32)
     JOB_DEFAULT(adapter, ends_bf16, FTMEM_OFF)
     JOB_DEFAULT(adapter, use_dora, FTMEM_OFF)
@@ -373,18 +373,23 @@ static ftmem_status job_check_method(const ftmem__case *c, ftmem_error *error)
     bool virtual_tokens = a->kind == FTMEM_ADAPTER_PROMPT || a->kind == FTMEM_ADAPTER_P_TUNING, lora = a->kind <= FTMEM_ADAPTER_LORA8;
     if (method->refused) return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.kind", ftmem_enum_name("adapter", a->kind), method->refused);
     if (quant && (method->over == FTMEM__OVER_PLAIN || (method->over == FTMEM__OVER_BITSANDBYTES && !quant->bitsandbytes)))
-        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.quant", ftmem_enum_name("quant", a->quant), "adapter.kind is not modelled over a base of this format");
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.quant", ftmem_enum_name("quant", a->quant),
+                           "adapter.quant is a format over which this adapter.kind is not modelled");
     if (virtual_tokens && !a->virtual_tokens)
-        return ftmem__fail(error, FTMEM_E_MISSING, "adapter.virtual_tokens", "0", "adapter.virtual_tokens is needed: how many virtual tokens are put before a row");
+        return ftmem__fail(error, FTMEM_E_MISSING, "adapter.virtual_tokens", "0",
+                           "adapter.virtual_tokens is 0, but this adapter.kind puts virtual tokens before each row: say how many");
     if (a->virtual_tokens && !virtual_tokens)
-        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "adapter.virtual_tokens", a->virtual_tokens, "adapter.virtual_tokens is given, but adapter.kind has none");
+        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "adapter.virtual_tokens", a->virtual_tokens,
+                               "adapter.virtual_tokens is given, but adapter.kind has none");
     if (a->trainable_tokens && !lora)
-        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "adapter.trainable_tokens", a->trainable_tokens, "adapter.trainable_tokens is given, but adapter.kind is not LoRA");
+        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "adapter.trainable_tokens", a->trainable_tokens,
+                               "adapter.trainable_tokens is given, but adapter.kind is not LoRA");
     if (a->trainable_tokens && (c->job.loss == FTMEM_LOSS_FUSED || c->job.loss == FTMEM_LOSS_CHUNKED || c->job.loss == FTMEM_LOSS_SPLIT || a->modules_to_save))
         return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "adapter.trainable_tokens", a->trainable_tokens,
-                               "adapter.trainable_tokens is not modelled with a loss without logits, or with modules_to_save");
+                               "adapter.trainable_tokens is given, but it is not modelled with a loss without logits, or with modules_to_save");
     if ((a->trainable_tokens || a->virtual_tokens) && ftmem__family_of(&c->model)->encoder)
-        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter", ftmem_enum_name("adapter", a->kind), "Virtual and trainable tokens are modelled for decoders only");
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter", ftmem_enum_name("adapter", a->kind),
+                           "adapter.virtual_tokens or adapter.trainable_tokens is given, but they are modelled for decoders only");
     if (a->use_dora == FTMEM_ON && !lora)
         return ftmem__fail(error, FTMEM_E_CONFLICT, "adapter.use_dora", "on", "adapter.use_dora is on, but adapter.kind is not LoRA");
     return FTMEM_OK;
@@ -402,9 +407,12 @@ static ftmem_status job_check_quant(const ftmem__case *c, ftmem_error *error)
     if (!quant) return FTMEM_OK;
     if (quant->refused) return job_fail_quant(c, FTMEM_E_UNSUPPORTED, quant->refused, error);
     if (ftmem__family_of(&c->model)->never_quantized && !quant->bitsandbytes)
-        return job_fail_quant(c, FTMEM_E_UNSUPPORTED, "This family has linears of a class of its own, over which adapter.quant is not modelled", error);
+        return job_fail_quant(
+            c, FTMEM_E_UNSUPPORTED,
+            "adapter.quant is no format of bitsandbytes, but this family has linears of a class of its own, over which the others are not modelled", error);
     if (a->use_dora == FTMEM_ON && !quant->bitsandbytes)
-        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.use_dora", "on", "DoRA is modelled over plain and bitsandbytes weights only");
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.use_dora", "on",
+                           "adapter.use_dora is on, but DoRA is modelled over plain and bitsandbytes weights only");
     return FTMEM_OK;
 }
 
@@ -581,8 +589,9 @@ static ftmem_status job_check_stacks(const ftmem__case *c, ftmem_error *error)
 static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
 {
     static ftmem_status (*const checks[])(const ftmem__case *, ftmem_error *) = {
-        job_check_no_adapter, job_check_method, job_check_quantisation, job_check_targets, job_check_adapter_layers, job_check_freeze, job_check_freeze_layers,
-        job_check_precision,  job_check_loss,         job_check_idle,    job_check_sequence,       job_check_gpu,    job_check_stacks,
+        job_check_no_adapter, job_check_method,        job_check_quantisation, job_check_targets, job_check_adapter_layers,
+        job_check_freeze,     job_check_freeze_layers, job_check_precision,    job_check_loss,    job_check_idle,
+        job_check_sequence,   job_check_gpu,           job_check_stacks,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);

@@ -17,11 +17,12 @@ typedef struct ftmem__method {
     int32_t rank;                                                    /* PEFT's default */
     ftmem__var (*linear)(ftmem__low *low, const ftmem__adapted *at); /* base and adapter; NULL: linears stay as they are */
     uint8_t over;                                                    /* which base formats it is modelled over */
-    bool own_targets;                                                /* PEFT's default targets are not LoRA's */
+    bool own_targets;                                                /* LoRA's default targets are not its own */
     const char *refused;                                             /* why it is not modelled, or NULL */
 } ftmem__method;
 
 const ftmem__method *ftmem__method_of(int32_t kind);
+uint32_t ftmem__method_targets(int32_t kind, const ftmem_model *model); /* PEFT's defaults; 0: it has none */
 
 ftmem__var ftmem__method_cast(ftmem__tape *tape, ftmem__var x, int32_t dtype); /* takes over x */
 ftmem__var ftmem__method_clone(ftmem__tape *tape, ftmem__var x);               /* likewise */
@@ -29,7 +30,7 @@ ftmem__var ftmem__method_clone(ftmem__tape *tape, ftmem__var x);               /
 ftmem__var ftmem__method_add(ftmem__tape *tape, ftmem__var base, ftmem__var delta, bool in_place);
 
 /* methods.c */
-void ftmem__method_shared(ftmem__low *low); /* declares what all linears share */
+void ftmem__method_shared(ftmem__low *low);                     /* declares what all linears share */
 ftmem__var ftmem__method_prompt(ftmem__low *low, ftmem__var x); /* virtual tokens before x; takes over x */
 /* trainable_token_indices: the rows, declared or known already, and the matrix with them in their places. */
 ftmem__var ftmem__method_token_rows(ftmem__low *low, bool declared);

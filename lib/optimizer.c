@@ -120,7 +120,8 @@ static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
     if (shape->family->logits_buffer) t->buffer_bytes += ftmem__round512(ftmem__bytes(shape->compute, shape->vocab));
     if (shape->family->mask_buffer) t->buffer_bytes += ftmem__round512(shape->model->position_rows * shape->model->position_rows);
     t->buffer_bytes += optimizer_router_bias(shape);
-    t->batch_bytes = ftmem__round512(8 * job->micro_batch * given) + optimizer_fed(walk->stack[0].shape, job->micro_batch); /* labels; what the first stack is fed */
+    t->batch_bytes =
+        ftmem__round512(8 * job->micro_batch * given) + optimizer_fed(walk->stack[0].shape, job->micro_batch); /* labels; what the first stack is fed */
     t->eval_batch_bytes = ftmem__round512(8 * job->eval_batch * given) + optimizer_fed(walk->stack[0].shape, job->eval_batch);
     t->workspace_bytes = job->cublas_workspace == FTMEM_OFF ? 0 : job->gpu.sm_arch >= 90 ? (int64_t)32 << 20 : 8519680; /* truth: 8.125 MiB, 32 on sm90 */
 }

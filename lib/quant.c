@@ -161,8 +161,7 @@ static ftmem__var quant_forward_fp8(ftmem__low *low, ftmem__var x, int64_t out)
     int64_t rows = x.n / x.cols, group = quant_group(low->shape, x.cols);
     int16_t codes = ftmem__alloc(tape, FTMEM__OP_LINEAR_FP8, x.n, x.cols, FTMEM_INT8, FTMEM_CLASS_WORKSPACE);
     int16_t scales = ftmem__alloc(tape, FTMEM__OP_LINEAR_FP8, rows * quant_ceil(x.cols, group), 0, FTMEM_FP32, FTMEM_CLASS_WORKSPACE);
-    ftmem__var y =
-        ftmem__matmul(tape, FTMEM__OP_LINEAR_FP8, x, ftmem__constant(x.cols * out, x.cols, x.dtype), NULL, rows * out, out, quant_flops(x, out));
+    ftmem__var y = ftmem__matmul(tape, FTMEM__OP_LINEAR_FP8, x, ftmem__constant(x.cols * out, x.cols, x.dtype), NULL, rows * out, out, quant_flops(x, out));
     ftmem__node *node = ftmem__recorded(tape, y);
     if (node) node->work = ftmem__round512(ftmem__bytes(x.dtype, x.cols * out));
     if (node) node->saves = true; /* the stored weight */
@@ -210,7 +209,9 @@ static ftmem__var quant_forward_torchao8(ftmem__low *low, ftmem__var x, int64_t 
    What widens: peft/utils/other.py prepare_model_for_kbit_training. */
 
 #define QUANT_ROW(bits, group, bytes, forward, cast, clones, in_place, autocast, bnb, widens) \
-    { bits, group, quant_bytes_##bytes, quant_forward_##forward, FTMEM__CAST_##cast, clones, in_place, autocast, bnb, widens, NULL }
+    { \
+        bits, group, quant_bytes_##bytes, quant_forward_##forward, FTMEM__CAST_##cast, clones, in_place, autocast, bnb, widens, NULL \
+    }
 static const ftmem__quant quant_rows[FTMEM_QUANT_END] = {
     /*                                     bits group bytes   forward   cast          clones in place autocast bnb widens */
     [FTMEM_QUANT_NF4] = QUANT_ROW(4, 64, bnb4, bnb4, ADDED, true, false, true, true, true),
@@ -224,9 +225,9 @@ static const ftmem__quant quant_rows[FTMEM_QUANT_END] = {
     [FTMEM_QUANT_AQLM] = QUANT_ROW(2, 8, aqlm, aqlm, BEFORE_SCALE, false, true, true, false, false),
     [FTMEM_QUANT_TORCHAO_INT8] = QUANT_ROW(8, 0, rows8, torchao8, SUM, false, false, false, false, false),
     [FTMEM_QUANT_FP8] = QUANT_ROW(8, 128, fp8, fp8, SUM, false, false, false, false, true),
-    [FTMEM_QUANT_TORCHAO_INT4] = { .refused = "torchao's int4 weights cannot be adapted: PEFT's layer takes int8 only (lora/torchao.py)" },
-    [FTMEM_QUANT_MXFP4] = { .refused = "MXFP4 weights cannot be trained over: transformers dequantises them (Mxfp4Config(dequantize=True)), "
-                                       "which makes plain bf16 weights; leave adapter.quant at 0" },
+    [FTMEM_QUANT_TORCHAO_INT4] = { .refused = "adapter.quant is torchao_int4, but PEFT's layer over torchao takes int8 weights only (lora/torchao.py)" },
+    [FTMEM_QUANT_MXFP4] = { .refused = "adapter.quant is mxfp4, over which transformers does not train: Mxfp4Config(dequantize=True) makes "
+                                       "plain bf16 weights, so leave it at 0" },
 };
 
 const ftmem__quant *ftmem__quant_of(int32_t quant)

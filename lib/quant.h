@@ -16,8 +16,8 @@ struct ftmem__quant {
     bool in_place;          /* and added to in place */
     bool as_autocast_casts; /* under autocast neither x nor the result is cast */
     bool bitsandbytes;
-    bool widens;            /* prepare_model_for_kbit_training makes fp32 of what is not quantised */
-    const char *refused;    /* why it is not modelled, or NULL */
+    bool widens;         /* prepare_model_for_kbit_training makes fp32 of what is not quantised */
+    const char *refused; /* why it is not modelled, or NULL */
 };
 
 const ftmem__quant *ftmem__quant_of(int32_t quant); /* NULL: stored plainly */

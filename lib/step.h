@@ -22,7 +22,7 @@ typedef struct ftmem__totals {
     int64_t buffer_bytes, batch_bytes, eval_batch_bytes;
     int64_t workspace_bytes; /* of one cuBLAS handle */
     ftmem__regular regular;
-    int64_t resident;        /* weights, buffers, batch */
+    int64_t resident; /* weights, buffers, batch */
 } ftmem__totals;
 
 typedef struct ftmem__moment {

@@ -65,7 +65,7 @@ def add_fields(parser: Parser) -> None:
     """A flag for every friendly keyword and every row of the field table."""
     friendly = parser.add_argument_group("common")
     for name in dict.fromkeys(("gpu", *EXPANDERS, *ALIASES)):
-        if "." in name or len(name) == 1:
+        if "." in name or len(name) == 1 or name == "rank_pattern":  # a mapping is no word
             continue
         text = FRIENDLY_HELP.get(name) or f"same as {flag(keyword_of(table()[ALIASES[name]]))}" if name in ALIASES else FRIENDLY_HELP.get(name, "")
         add_flag(friendly, name, text or table()[keywords()[name]].doc)
