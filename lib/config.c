@@ -795,7 +795,7 @@ static ftmem_status config_refuse_objects(const config_source *c)
     return FTMEM_OK;
 }
 
-/* Formats of published weights for inference. transformers trains none of them: it converts them on loading. */
+/* Formats of published weights for inference, which are converted on loading unless the job says otherwise (adapter.quant). */
 static bool config_not_trained(const char *method)
 {
     static const char *const methods[] = { "fp8", "mxfp4", "modelopt", "compressed-tensors", "fbgemm_fp8" };
@@ -804,7 +804,7 @@ static bool config_not_trained(const char *method)
     return false;
 }
 
-/* bitsandbytes is what QLORA and LORA8 model; which of them is the job's to say. Other formats are not modelled. */
+/* bitsandbytes' formats are made on loading, so they are the job's to say (adapter.quant). */
 static ftmem_status config_quantization(const config_source *c, ftmem_model *model)
 {
     char message[256];
@@ -820,7 +820,7 @@ static ftmem_status config_quantization(const config_source *c, ftmem_model *mod
     if (model->dequantized) return FTMEM_OK;
     ftmem__put(&text, "quantization_config says ");
     ftmem__put(&text, *name ? name : "no quant_method");
-    ftmem__put(&text, "; only bitsandbytes is modelled, so give the config of the unquantised model.");
+    ftmem__put(&text, "; say how the base is stored in adapter.quant, and give the config of the unquantised model.");
     return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, "quantization_config", name, message);
 }
 

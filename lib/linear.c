@@ -13,7 +13,7 @@ static void linear_declare(ftmem__low *low, ftmem__param param)
     params->at[params->count++] = param;
 }
 
-static ftmem__var linear_parameter(ftmem__low *low, int32_t role, int64_t n, int64_t rows, int32_t dtype, bool trained, bool base)
+static ftmem__param linear_param(int32_t role, int64_t n, int64_t rows, int32_t dtype, bool base)
 {
     ftmem__param param = { 0 };
     param.n = n;
@@ -22,9 +22,15 @@ static ftmem__var linear_parameter(ftmem__low *low, int32_t role, int64_t n, int
     param.dtype = (uint8_t)dtype;
     param.tensor_class = base ? FTMEM_CLASS_WEIGHTS : FTMEM_CLASS_ADAPTERS;
     param.role = (uint8_t)role;
+    param.base = base;
+    return param;
+}
+
+static ftmem__var linear_parameter(ftmem__low *low, int32_t role, int64_t n, int64_t rows, int32_t dtype, bool trained, bool base)
+{
+    ftmem__param param = linear_param(role, n, rows, dtype, base);
     param.trained = trained && !low->idle;
     param.idle = trained && low->idle;
-    param.base = base;
     linear_declare(low, param);
     return ftmem__weight(n, rows > 0 ? n / rows : n, dtype, trained);
 }
@@ -136,11 +142,16 @@ void ftmem__low_quantized_parameter(ftmem__low *low, int32_t role, int64_t in, i
 }
 
 /* bitsandbytes/nn/modules.py Linear4bit.forward replaces an fp32 bias by one in the compute dtype, for good. */
-static void linear_bias4(ftmem__low *low, int64_t out)
+static void linear_bias4(ftmem__low *low, int32_t role, int64_t out)
 {
     ftmem__tape *tape = low->tape;
-    if (low->shape->dtype == low->shape->compute || tape->replay || tape->mode == FTMEM__NO_GRAD) return;
-    (void)ftmem__alloc(tape, FTMEM__OP_PARAMETER, out, out, low->shape->compute, tape->birth);
+    const ftmem__shape *shape = low->shape;
+    ftmem__param param = linear_param(role, out, 0, shape->dtype, true);
+    bool replaced = shape->dtype != shape->compute;
+    if (replaced) param.anew = ftmem__round512(ftmem__bytes(shape->compute, out));
+    linear_declare(low, param);
+    if (!replaced || tape->replay || tape->mode == FTMEM__NO_GRAD) return;
+    (void)ftmem__alloc(tape, FTMEM__OP_PARAMETER, out, out, shape->compute, tape->birth);
 }
 
 /* modeling_falcon.py FalconLinear: x @ weight.T + bias; autocast does not cache the copy of a view. */
@@ -186,10 +197,10 @@ ftmem__var ftmem__low_base(ftmem__low *low, int32_t role, ftmem__var x, int64_t 
     ftmem__var w, b;
     if (quantized) linear_quantized(low, role, x.cols, out);
     else w = linear_parameter(low, role, x.cols * out, out, shape->dtype, low->trained, true);
-    if (bias) b = linear_parameter(low, role, out, 0, shape->dtype, ftmem__shape_bias_trained(shape, low->trained), true);
+    if (bias && quantized && shape->qlora) linear_bias4(low, role, out);
+    else if (bias) b = linear_parameter(low, role, out, 0, shape->dtype, ftmem__shape_bias_trained(shape, low->trained), true);
     if (!quantized && shape->family->bias_apart) return linear_apart(low, x, w, bias ? &b : NULL, out);
     if (!quantized) return ftmem__low_plain_linear(low, x, w, bias ? &b : NULL, out);
-    if (bias && shape->qlora) linear_bias4(low, out);
     return quantized->forward(low, x, out);
 }
 

@@ -29,6 +29,7 @@ const char *ftmem__part_name(int32_t part);
 typedef struct ftmem__param {
     int64_t n;       /* elements */
     int64_t rows;    /* of a matrix; 0: a vector */
+    int64_t anew;    /* bytes of the tensor that replaces it in the first forward; 0: none does */
     int64_t bytes;   /* stored, each tensor rounded to 512 (a quantised weight: with its maxima and tables) */
     int32_t segment; /* index of the segment kind that has it */
     uint8_t dtype, tensor_class, role;

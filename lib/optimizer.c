@@ -151,6 +151,8 @@ void ftmem__totals_fill(ftmem__totals *t, const ftmem__walk *walk)
         if (p->idle) t->trainable += p->n * count;
         if (p->trained) optimizer_add(t, walk->shape.job, p, count, before);
         if (p->trained) before = p->n;
+        if (p->anew) t->replaced_bytes += p->bytes * count;
+        t->anew_bytes += p->anew * count;
         optimizer_regular(&t->regular, &walk->shape, p, count);
     }
     optimizer_batch(t, walk);

@@ -222,6 +222,14 @@ static void report_step(report *r)
     }
 }
 
+/* What a forward puts in a parameter's place is on the forward's tape. */
+static int64_t report_weight_bytes(const ftmem__moment *m, const ftmem__param *p)
+{
+    bool training = m->pass >= 0 && m->pass != FTMEM__PASS_EVAL;
+    if (!p->anew || m->phase == FTMEM_PHASE_LOAD) return p->bytes;
+    return training ? 0 : p->anew;
+}
+
 static void report_weights(report *r)
 {
     const ftmem__walk *walk = r->step->walk;
@@ -232,7 +240,7 @@ static void report_weights(report *r)
     int32_t i;
     for (i = 0; i < walk->params.count; i++) {
         const ftmem__param *p = &walk->params.at[i];
-        report_param(r, p, p->tensor_class, ftmem__param_count(walk, p), p->bytes, FTMEM__OP_PARAMETER);
+        report_param(r, p, p->tensor_class, ftmem__param_count(walk, p), report_weight_bytes(m, p), FTMEM__OP_PARAMETER);
     }
     report_bytes(r, FTMEM_CLASS_BUFFERS, t->buffer_bytes + (eval ? t->eval_batch_bytes : t->batch_bytes), FTMEM__OP_TABLE, FTMEM__PART_BATCH);
     report_bytes(r, FTMEM_CLASS_MASTER, m->phase == FTMEM_PHASE_LOAD ? 0 : t->master_bytes, FTMEM__OP_STATE, FTMEM__PART_OPTIMIZER);

@@ -287,6 +287,12 @@ static void step_backward(step_run *run)
     }
 }
 
+/* Resident after the first forward, which makes what it replaces anew while it runs. */
+static int64_t step_weights(const ftmem__totals *t)
+{
+    return t->resident - t->replaced_bytes + t->anew_bytes;
+}
+
 static void step_optimizer(step_run *run)
 {
     const ftmem__totals *t = &run->step->totals;
@@ -299,7 +305,7 @@ static void step_optimizer(step_run *run)
 static void step_once(step_run *run, int64_t states)
 {
     const ftmem__totals *t = &run->step->totals;
-    int64_t base = t->resident + t->master_bytes + states, micro, before;
+    int64_t base = t->resident - t->replaced_bytes + t->master_bytes + states, micro, before;
     int64_t micros = run->walk->shape.job->accumulation > 1 ? 2 : 1;
     bool first_step = run->first == FTMEM_PHASE_FORWARD;
     for (micro = 0; micro < micros; micro++) {
@@ -308,11 +314,11 @@ static void step_once(step_run *run, int64_t states)
         run->level = base + t->workspace_bytes * (run->both ? 2 : 1) + (run->later_micro ? t->gradient_bytes : 0) + run->held + run->leaf;
         before = run->level - run->held - run->leaf;
         step_forward(run);
-        if (first_step && micro == 0) run->step->kept_bytes = run->level - before - run->held;
+        if (first_step && micro == 0) run->step->kept_bytes = run->level - before - run->held - t->replaced_bytes;
         step_backward(run);
         run->both = true;
     }
-    run->level = t->resident + t->master_bytes + t->state_bytes + t->gradient_bytes + 2 * t->workspace_bytes + run->held + run->leaf;
+    run->level = step_weights(t) + t->master_bytes + t->state_bytes + t->gradient_bytes + 2 * t->workspace_bytes + run->held + run->leaf;
     step_optimizer(run);
     if (run->walk->shape.job->loss != FTMEM_LOSS_LOOP) run->held = run->leaf = 0;
 }
@@ -332,7 +338,7 @@ static void step_eval(step_run *run)
     run->both = true;
     run->later_micro = false;
     run->frame = 0;
-    run->level = t->resident - t->batch_bytes + t->eval_batch_bytes + t->master_bytes + t->state_bytes + 2 * t->workspace_bytes;
+    run->level = step_weights(t) - t->batch_bytes + t->eval_batch_bytes + t->master_bytes + t->state_bytes + 2 * t->workspace_bytes;
     if (job->eval_keep_logits == FTMEM_ON)
         logits = ftmem__round512(ftmem__bytes(walk->shape.autocast ? FTMEM_FP32 : walk->shape.dtype, tokens * walk->shape.vocab));
     joined.peak = 4 * logits;
@@ -399,7 +405,7 @@ void ftmem__step_run(ftmem__step *step)
     step_once(&run, 0);
     run.first = FTMEM_PHASE_FORWARD2;
     step_once(&run, t->state_bytes);
-    step_still(&run, FTMEM_PHASE_SAVE, t->resident + t->master_bytes + t->state_bytes + 2 * t->workspace_bytes);
+    step_still(&run, FTMEM_PHASE_SAVE, step_weights(t) + t->master_bytes + t->state_bytes + 2 * t->workspace_bytes);
     if (step->walk->shape.job->eval == FTMEM_ON) step_eval(&run);
     for (p = 0; p < FTMEM_PHASE_END; p++)
         if (step->phase[p].bytes > step->peak.bytes) step->peak = step->phase[p];
