@@ -95,7 +95,10 @@ enum {
     FTMEM_OPT = 13, FTMEM_BLOOM = 14, FTMEM_MPT = 15, FTMEM_FALCON = 16, FTMEM_STARCODER2 = 17,
     FTMEM_GPT_BIGCODE = 18, FTMEM_OLMO = 19, FTMEM_OLMO2 = 20, FTMEM_OLMO3 = 21, FTMEM_SMOLLM3 = 22,
     FTMEM_GRANITE = 23, FTMEM_STABLELM = 24, FTMEM_COHERE = 25, FTMEM_COHERE2 = 26,
-    FTMEM_FAMILY_END = 27
+    /* encoders and vision */
+    FTMEM_BERT = 63, FTMEM_ROBERTA = 64, FTMEM_ALBERT = 65, FTMEM_DEBERTA_V2 = 66, FTMEM_DISTILBERT = 67,
+    FTMEM_MODERNBERT = 68, FTMEM_VIT = 69,
+    FTMEM_FAMILY_END = 70
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
@@ -154,8 +157,12 @@ enum {
 
 enum { FTMEM_MASK_AUTO = 0, FTMEM_MASK_NONE = 1, FTMEM_MASK_PADDED = 2, FTMEM_MASK_END = 3 }; /* AUTO: NONE */
 
-/* Head of the model: causal language modelling or sequence classification. */
-enum { FTMEM_TASK_AUTO = 0, FTMEM_TASK_CAUSAL_LM = 1, FTMEM_TASK_CLASSIFY = 2, FTMEM_TASK_END = 3 };
+/* Head of the model and its loss. AUTO: the family's, CAUSAL_LM of decoders, MASKED_LM of text encoders, IMAGE_CLASSIFY of
+   vision encoders. CLASSIFY is one label a row (with one class: regression), TOKEN_CLASSIFY one a token. */
+enum {
+    FTMEM_TASK_AUTO = 0, FTMEM_TASK_CAUSAL_LM = 1, FTMEM_TASK_CLASSIFY = 2, FTMEM_TASK_MASKED_LM = 3, FTMEM_TASK_TOKEN_CLASSIFY = 4,
+    FTMEM_TASK_IMAGE_CLASSIFY = 5, FTMEM_TASK_END = 6
+};
 
 /* The software whose rules apply. */
 enum { FTMEM_STACK_AUTO = 0, FTMEM_STACK_TRANSFORMERS = 1, FTMEM_STACK_END = 2 };
@@ -164,9 +171,11 @@ enum { FTMEM_STACK_AUTO = 0, FTMEM_STACK_TRANSFORMERS = 1, FTMEM_STACK_END = 2 }
 enum {
     FTMEM_ROLE_Q = 0, FTMEM_ROLE_K = 1, FTMEM_ROLE_V = 2, FTMEM_ROLE_QKV = 3, FTMEM_ROLE_O = 4,
     FTMEM_ROLE_GATE = 5, FTMEM_ROLE_UP = 6, FTMEM_ROLE_GATE_UP = 7, FTMEM_ROLE_DOWN = 8,
-    FTMEM_ROLE_EMBED = 9, FTMEM_ROLE_HEAD = 10, FTMEM_ROLE_NORM = 11, FTMEM_ROLE_POSITION = 12, FTMEM_ROLE_END = 13
+    FTMEM_ROLE_EMBED = 9, FTMEM_ROLE_HEAD = 10, FTMEM_ROLE_NORM = 11, FTMEM_ROLE_POSITION = 12,
+    FTMEM_ROLE_POOL = 13, /* a linear between the blocks and the head: BERT's pooler, the transform before a masked LM's decoder */
+    FTMEM_ROLE_END = 14
 };
-#define FTMEM_ROLES_ALL_LINEAR 0x1ffu /* every linear of a block: PEFT's "all-linear" */
+#define FTMEM_ROLES_ALL_LINEAR 0x21ffu /* every linear but the head: PEFT's "all-linear" */
 
 /* Parts for ftmem_job.freeze; a set is an OR. */
 enum { FTMEM_PART_EMBED = 1, FTMEM_PART_HEAD = 2, FTMEM_PART_FIRST_LAYERS = 4, FTMEM_PART_LAST_LAYERS = 8, FTMEM_PART_ALL_BUT = 16 };
@@ -211,7 +220,7 @@ FTMEM_API ftmem_status ftmem_enum_parse(const char *enum_name, const char *text,
 
 #define FTMEM_MAX_LAYERS 512 /* more is FTMEM_E_UNSUPPORTED */
 
-/* One decoder. Self-contained and copyable: nothing points elsewhere. */
+/* One stack of blocks with its embedding and head. Self-contained and copyable: nothing points elsewhere. */
 typedef struct ftmem_model {
     uint32_t struct_size;
     int32_t family;           /* FTMEM_LLAMA, ...; 0: llama */
@@ -222,7 +231,7 @@ typedef struct ftmem_model {
     int64_t heads;            /* query heads; required */
     int64_t kv_heads;         /* key/value heads; 0: heads */
     int64_t head_dim;         /* 0: hidden / heads */
-    int64_t vocab;            /* rows of the embedding; required */
+    int64_t vocab;            /* rows of the embedding; required of text models */
     int64_t max_positions;    /* longest sequence the config allows; 0: not limited */
     int64_t position_rows;    /* rows of a learned position table (GPT-2, OPT); 0: max_positions */
     int64_t rotary_dim;       /* dimensions of a head that rotate; 0: head_dim where the family rotates */
@@ -247,6 +256,13 @@ typedef struct ftmem_model {
     int32_t inferred;         /* 1: dimensions were inferred from a parameter count */
     int32_t reserved;
     uint8_t layer_kind[FTMEM_MAX_LAYERS]; /* per layer: 0 full attention, 1 sliding window, 2 full without rotation */
+    int64_t type_vocab;       /* rows of the table of token types (BERT's segments); 0: none */
+    int64_t embedding_width;  /* of the token embedding, where a projection widens it (ALBERT); 0: hidden */
+    int64_t image_size;       /* pixels of a square image's side; tokens follow from it; 0: not a vision model */
+    int64_t patch_size;       /* pixels of a patch's side */
+    int64_t channels;         /* of a pixel; 0: 3 */
+    int64_t labels;           /* of the config's classifier, the default of job.classes; 0: 2 */
+    double head_dropout;      /* probability before a classifier; 0: none */
 } ftmem_model;
 
 /* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do
@@ -325,15 +341,15 @@ typedef struct ftmem_job {
     const ftmem_adapter *adapter; /* NULL: full fine-tuning */
     ftmem_gpu gpu;                /* memory_bytes 0: no verdict */
     int64_t micro_batch;          /* b, rows a forward pass; 0: 1 */
-    int64_t sequence;             /* s, tokens of the longest row after padding or packing; 0: 1024 */
+    int64_t sequence;             /* s, tokens of the longest row after padding or packing; 0: 1024, or the tokens of an image */
     int64_t accumulation;         /* micro-batches a step; 0: 1 */
     int64_t eval_batch;           /* rows of an evaluation pass; 0: micro_batch */
     int64_t loss_chunk_tokens;    /* LOSS_CHUNKED; 0: 256 */
     int64_t recompute_every;      /* recompute every n-th block; 0: 1 (all) */
     int64_t used_by_others_bytes; /* of the card, by other processes and the display; 0: none */
-    int64_t classes;              /* TASK_CLASSIFY: labels; 0: 2 */
+    int64_t classes;              /* labels of a classifier; 0: the model's, else 2 */
     double margin;                /* verdict by the handbook's margin instead of the bound: 0.2 .. 0.3; 0: use the bound */
-    int32_t task;                 /* 0: causal LM */
+    int32_t task;                 /* 0: the family's, causal LM for decoders */
     int32_t dtype;                /* of the weights as loaded; 0: bf16 */
     int32_t autocast;             /* FTMEM_BF16 or FTMEM_FP16: torch.autocast around forward (Trainer's bf16=True / fp16=True); 0: none */
     int32_t master_weights;       /* switch: fp32 master copies of 16-bit weights in the optimizer; AUTO: off */

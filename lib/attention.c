@@ -320,15 +320,22 @@ static ftmem__var attention_softmax32(ftmem__tape *tape, ftmem__var scores, int3
     return y;
 }
 
+/* F.softmax(scores, dtype=dtype): fp16 widens inside the kernel. The scores stay the caller's. */
+static ftmem__var attention_softmax_to(ftmem__tape *tape, ftmem__var scores, int32_t dtype)
+{
+    ftmem__var in = scores.dtype == FTMEM_FP16 && dtype == FTMEM_FP32 ? ftmem__keep(tape, scores) : ftmem__cast(tape, scores, dtype), p;
+    p = ftmem__apply(tape, FTMEM__OP_SOFTMAX, &in, 1, in.n, in.cols, dtype);
+    ftmem__drop(tape, in);
+    return p;
+}
+
 /* Softmax in the scores' own dtype, which autocast makes fp32 (modeling_gpt2.py, modeling_gptj.py). Takes over the scores. */
 static ftmem__var attention_softmax_own(ftmem__low *low, ftmem__var scores, int32_t value_dtype)
 {
     ftmem__tape *tape = low->tape;
-    ftmem__var in = ftmem__cast(tape, scores, low->shape->autocast ? FTMEM_FP32 : scores.dtype), p, y;
-    p = ftmem__unary(tape, FTMEM__OP_SOFTMAX, in);
-    ftmem__drop(tape, in);
+    ftmem__var p = attention_softmax_to(tape, scores, low->shape->autocast ? FTMEM_FP32 : scores.dtype), y;
     if (!low->shape->family->wide_scores) ftmem__drop(tape, scores); /* modeling_gpt2.py: the name is reused before the cast */
-    y = ftmem__cast(tape, p, value_dtype);
+    y = ftmem__cast(tape, p, low->shape->family->softmax_uncast ? p.dtype : value_dtype);
     if (low->shape->family->wide_scores) ftmem__drop(tape, scores);
     ftmem__drop(tape, p);
     return y;
@@ -357,12 +364,12 @@ static ftmem__var attention_eager(attention_call *call)
     ftmem__tape *tape = low->tape;
     int64_t s = low->shape->s;
     bool single = call->groups == 1;
-    ftmem__var mask = ftmem__constant(low->b * s * s, s, low->shape->stream), raw, scaled, p, out;
+    ftmem__var mask = ftmem__constant(low->b * s * s, s, low->shape->mask), raw, scaled, p, out;
     raw = attention_scores_of(call, single);
     scaled = ftmem__unary(tape, FTMEM__OP_SCALE, raw);
     ftmem__drop(tape, raw);
     if (low->shape->model->attention_softcap > 0) scaled = ftmem__low_softcap(low, scaled);
-    raw = ftmem__binary(tape, FTMEM__OP_ADD, scaled, mask);
+    raw = call->mask ? ftmem__binary(tape, FTMEM__OP_ADD, scaled, mask) : ftmem__keep(tape, scaled);
     ftmem__drop(tape, scaled);
     p = low->shape->family->softmax_own_dtype ? attention_softmax_own(low, raw, call->query_dtype) : attention_softmax32(tape, raw, call->query_dtype);
     p = ftmem__low_dropout(low, p, low->shape->model->attention_dropout);
@@ -370,15 +377,6 @@ static ftmem__var attention_eager(attention_call *call)
     low->weights = p; /* returned: the block's forward names it `_` or attn_weights */
     low->has_weights = true;
     return attention_transpose(call, out);
-}
-
-/* F.softmax(scores, dtype=dtype): fp16 widens inside the kernel. The scores stay the caller's. */
-static ftmem__var attention_softmax_to(ftmem__tape *tape, ftmem__var scores, int32_t dtype)
-{
-    ftmem__var in = scores.dtype == FTMEM_FP16 && dtype == FTMEM_FP32 ? ftmem__keep(tape, scores) : ftmem__cast(tape, scores, dtype), p;
-    p = ftmem__apply(tape, FTMEM__OP_SOFTMAX, &in, 1, in.n, in.cols, dtype);
-    ftmem__drop(tape, in);
-    return p;
 }
 
 static void attention_name(attention_call *call, ftmem__var value)

@@ -43,9 +43,11 @@ typedef enum config_read {
     CONFIG_LAYERS,
     CONFIG_HEADS,
     CONFIG_HEADS_OR_NULL,
+    CONFIG_WIDTH_OR_NULL,
     CONFIG_VOCAB,
     CONFIG_POSITIONS,
     CONFIG_RATE, /* a dropout */
+    CONFIG_RATE_OR_KEEP, /* null: what an earlier key said */
     CONFIG_CAP,  /* a soft cap; null: none */
     CONFIG_ACTIVATION,
     CONFIG_FLAG,
@@ -62,6 +64,7 @@ static const struct {
     [CONFIG_WIDTH] = { 1 << 24, false },      [CONFIG_FFN] = { 1 << 26, false },
     [CONFIG_FFN_OR_NULL] = { 1 << 26, true }, [CONFIG_LAYERS] = { FTMEM_MAX_LAYERS, false },
     [CONFIG_HEADS] = { 1 << 16, false },      [CONFIG_HEADS_OR_NULL] = { 1 << 16, true },
+    [CONFIG_WIDTH_OR_NULL] = { 1 << 24, true },
     [CONFIG_VOCAB] = { 1 << 30, false },      [CONFIG_POSITIONS] = { INT64_C(1) << 40, false },
 };
 
@@ -274,8 +277,9 @@ static ftmem_status config_switch(const config_source *c, const ftmem_entry *e, 
 
 static ftmem_status config_read_real(const config_source *c, const ftmem_entry *e, uint8_t read, double *value)
 {
+    if (read == CONFIG_RATE_OR_KEEP && e->type == FTMEM_ENTRY_NULL) return FTMEM_OK;
     *value = 0;
-    if (read == CONFIG_RATE) return config_real(c, e, 0, 0.999, "it must be a probability from 0 to 0.999", value);
+    if (read <= CONFIG_RATE_OR_KEEP) return config_real(c, e, 0, 0.999, "it must be a probability from 0 to 0.999", value);
     if (e->type == FTMEM_ENTRY_NULL) return FTMEM_OK;
     return config_real(c, e, 0.001, 1e6, "it must be a number from 0.001 to 1000000, or null", value);
 }
@@ -297,7 +301,8 @@ static ftmem_status config_apply(const config_source *c, const config_rule *rule
         status = config_read_size(c, &e, rule->read, &size);
         memcpy(to, &size, sizeof size);
     } else if (rule->read <= CONFIG_CAP) {
-        double real = 0;
+        double real;
+        memcpy(&real, to, sizeof real);
         status = config_read_real(c, &e, rule->read, &real);
         memcpy(to, &real, sizeof real);
     } else {
@@ -456,9 +461,19 @@ static ftmem_status config_opt_projection(const config_source *c, const ftmem_mo
     return status;
 }
 
+/* transformers writes a classifier's labels as a dictionary, not as a number. */
+static void config_count_labels(const config_source *c, ftmem_model *model)
+{
+    size_t i;
+    for (i = 0; i < c->count && model->labels == 0; i++)
+        if (strncmp(c->entries[i].key, "id2label.", 9) == 0) break;
+    for (; i < c->count && strncmp(c->entries[i].key, "id2label.", 9) == 0; i++) model->labels++;
+}
+
 static ftmem_status config_blocks(const config_source *c, ftmem_model *model)
 {
     int32_t family = c->cls->family;
+    config_count_labels(c, model);
     if (family == FTMEM_OPT || family == FTMEM_GPT2 || family == FTMEM_GPT_BIGCODE)
         model->position_rows = model->max_positions + (family == FTMEM_OPT ? 2 : 0); /* OPT counts from 2 */
     if (family == FTMEM_GPT_NEOX) model->two_norms = model->parallel;

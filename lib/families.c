@@ -46,10 +46,24 @@ STEPS(families_residual_first, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__KEEP, FTMEM_
 STEPS(families_two_norms, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, FTMEM__RESTART, FTMEM__DROPOUT_ASIDE, FTMEM__NORM, FTMEM__MLP,
       FTMEM__DROPOUT, FTMEM__KEEP, FTMEM__ADD_BRANCH, FTMEM__ADD);
 
+/* modeling_bert.py BertLayer: norms after each half, each in a module that its input outlives */
+STEPS(families_bert, FTMEM__RESIDUAL, FTMEM__CONTEXT, FTMEM__OUT_ASIDE, FTMEM__DROPOUT, FTMEM__ADD_NORM, FTMEM__FORGET_BRANCH, FTMEM__RESIDUAL, FTMEM__UP,
+      FTMEM__DOWN_ASIDE, FTMEM__DROPOUT, FTMEM__ADD_NORM);
+
+/* heads: modeling_bert.py BertPooler and BertForSequenceClassification, BertLMPredictionHead, BertForTokenClassification; modeling_vit.py */
+STEPS(families_head_pooled, FTMEM__FIRST_TOKEN, FTMEM__DENSE, FTMEM__TANH, FTMEM__BASE_RETURNS, FTMEM__HEAD_DROPOUT);
+STEPS(families_head_transform, FTMEM__BASE_RETURNS, FTMEM__DENSE, FTMEM__ACT, FTMEM__NORM);
+STEPS(families_head_dropout, FTMEM__BASE_RETURNS, FTMEM__HEAD_DROPOUT);
+STEPS(families_head_first, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN);
+
 #define LLAMA_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL}
 #define LLAMA_LIKE .block = families_sequential, .activation = FTMEM_SILU, .mlp = FTMEM__GATED, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, \
     .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)
 #define GPT_LIKE .block = families_gpt2, .dropout_inside = true, GPT_PARTS
+#define ENCODER .norm = FTMEM__LAYER, .positions = FTMEM__LEARNED, .mlp = FTMEM__PLAIN, .activation = FTMEM_GELU, .bidirectional = true, .mask_by_place = true, .qkv_bias = ON, .o_bias = ON, \
+    .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF
+#define BERT_LIKE ENCODER, .block = families_bert, .embedding = FTMEM__EMBED_SEGMENTS, .task = FTMEM_TASK_MASKED_LM, .no_final_norm = true, .softmax_uncast = true, \
+    .softmax_own_dtype = true, .plain_loss = true, .tied = ON, .head_bias = ON, .default_targets = R(Q) | R(V)
 #define GPT_PARTS .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .tied = ON, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, \
     .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
 
@@ -124,14 +138,25 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_COHERE2] = {.model_type = "cohere2", .qk_norm_kind = FTMEM__QK_OWN_WEIGHTS, .block = families_residual_first, .parallel_block = families_residual_first, .norm = FTMEM__LAYER_FP32, .tables = FTMEM__TABLES_CAST_QK_FP32,
         .positions = FTMEM__ROPE_INTERLEAVED, .activation = FTMEM_SILU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF,
         .parallel = ON, .two_norms = OFF, .head_bias = OFF, .logit_scale = true, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_BERT] = {.model_type = "bert", BERT_LIKE, .id_buffers = 2,
+        .head = {[FTMEM_TASK_CLASSIFY] = families_head_pooled, [FTMEM_TASK_MASKED_LM] = families_head_transform, [FTMEM_TASK_TOKEN_CLASSIFY] = families_head_dropout},
+        .modules = {"query", "key", "value", NULL, "attention.output.dense", NULL, "intermediate.dense", NULL, "output.dense", "word_embeddings", "classifier", NULL,
+                    "position_embeddings", "dense"}},
+    [FTMEM_VIT] = {.model_type = "vit", ENCODER, .block = families_sequential, .embedding = FTMEM__EMBED_PATCHES, .task = FTMEM_TASK_IMAGE_CLASSIFY, .tied = OFF,
+        .head_bias = ON, .head = {[FTMEM_TASK_IMAGE_CLASSIFY] = families_head_first}, .default_targets = R(Q) | R(V),
+        .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, "fc1", NULL, "fc2", "patch_embeddings", "classifier", NULL, "position_embeddings"}},
 };
 
 /* clang-format on */
 
+static bool families_modelled(const ftmem_model *model)
+{
+    return model->family >= 0 && model->family < FTMEM_FAMILY_END && families_rows[model->family].block != NULL;
+}
+
 const ftmem__family *ftmem__family_of(const ftmem_model *model)
 {
-    int32_t family = model->family;
-    return &families_rows[family > 0 && family < FTMEM_FAMILY_END ? family : FTMEM_LLAMA];
+    return &families_rows[families_modelled(model) ? model->family : FTMEM_LLAMA];
 }
 
 static void families_int(int64_t *member, int64_t value)
@@ -160,6 +185,12 @@ static void families_switches(ftmem_model *model, const ftmem__family *row)
     families_switch(&model->alibi, row->positions == FTMEM__ALIBI ? ON : OFF);
 }
 
+int64_t ftmem__image_tokens(const ftmem_model *model)
+{
+    int64_t side = model->patch_size > 0 ? model->image_size / model->patch_size : 0;
+    return side * side + 1;
+}
+
 void ftmem__model_defaults(ftmem_model *model)
 {
     const ftmem__family *row = ftmem__family_of(model);
@@ -169,17 +200,23 @@ void ftmem__model_defaults(ftmem_model *model)
     families_int(&model->head_dim, model->heads > 0 ? model->hidden / model->heads : 0);
     families_int(&model->rotary_dim, model->head_dim);
     if (row->mlp == FTMEM__PLAIN) families_int(&model->ffn, 4 * model->hidden);
+    if (row->embedding == FTMEM__EMBED_PATCHES) families_int(&model->channels, 3);
+    families_int(&model->position_rows, row->embedding == FTMEM__EMBED_PATCHES ? ftmem__image_tokens(model) : 0);
     families_int(&model->position_rows, row->positions == FTMEM__LEARNED ? model->max_positions : 0);
 }
 
 static ftmem_status families_required(const ftmem_model *model, ftmem_error *error)
 {
     const char *missing = NULL;
+    bool vision = ftmem__family_of(model)->embedding == FTMEM__EMBED_PATCHES;
     if (model->hidden == 0) missing = "model.hidden";
     else if (model->layers == 0) missing = "model.layers";
     else if (model->heads == 0) missing = "model.heads";
-    else if (model->vocab == 0) missing = "model.vocab";
+    else if (model->vocab == 0 && !vision) missing = "model.vocab";
     else if (model->ffn == 0) missing = "model.ffn";
+    else if (model->image_size == 0 && vision) missing = "model.image_size";
+    else if (model->patch_size == 0 && vision) missing = "model.patch_size";
+    else if (model->type_vocab == 0 && ftmem__family_of(model)->embedding == FTMEM__EMBED_SEGMENTS) missing = "model.type_vocab";
     else if (model->position_rows == 0 && ftmem__family_of(model)->positions == FTMEM__LEARNED) missing = "model.position_rows";
     if (!missing) return FTMEM_OK;
     return ftmem__fail(error, FTMEM_E_MISSING, missing, "0",
@@ -188,8 +225,13 @@ static ftmem_status families_required(const ftmem_model *model, ftmem_error *err
 
 ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error)
 {
-    ftmem_status status = families_required(model, error);
+    ftmem_status status;
+    if (model->family > 0 && !families_modelled(model))
+        return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.family", model->family, "This family is not modelled.");
+    status = families_required(model, error);
     if (status != FTMEM_OK) return status;
+    if (model->patch_size > model->image_size)
+        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.patch_size", model->patch_size, "model.patch_size cannot exceed model.image_size.");
     if (model->layers > FTMEM_MAX_LAYERS)
         return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layers", model->layers, "More layers than the published limit of 512 are not modelled.");
     if (model->head_dim == 0)

@@ -1,4 +1,4 @@
-/* Families of decoders: what each block is made of, in which order, and what transformers calls the parts. */
+/* Families of models: what each block is made of, in which order, and what transformers calls the parts. */
 #ifndef FTMEM_FAMILIES_H
 #define FTMEM_FAMILIES_H
 
@@ -29,7 +29,21 @@ enum {
     FTMEM__MLP_JOINED,            /* cur = mlp(cur, residual), likewise */
     FTMEM__ATTENTION_THEN_BRANCH, /* (cur, branch) = (branch, attention(cur)) */
     FTMEM__MLP_INLINE,            /* cur = mlp(cur), written out in the block's forward: each name is reused */
-    FTMEM__JOIN_RESIDUAL_FIRST    /* cur = (residual + branch) + cur */
+    FTMEM__JOIN_RESIDUAL_FIRST,   /* cur = (residual + branch) + cur */
+    FTMEM__CONTEXT,               /* cur = attention(cur) before its output projection, whose names are gone by then */
+    FTMEM__OUT_ASIDE,             /* branch = cur; cur = attention's output projection(cur) */
+    FTMEM__UP,                    /* cur = activation(up(cur)) */
+    FTMEM__DOWN_ASIDE,            /* branch = cur; cur = down(cur) */
+    FTMEM__ADD_NORM,              /* cur = norm(cur + residual), in one expression */
+    FTMEM__FORGET_BRANCH,         /* branch is a name no more */
+    /* of heads (head.c) */
+    FTMEM__BASE_RETURNS, /* what follows belongs to the head, and the base model's names are gone */
+    FTMEM__FIRST_TOKEN,  /* cur = cur[:, 0] */
+    FTMEM__DENSE,        /* cur = a linear of hidden x hidden */
+    FTMEM__TANH,
+    FTMEM__RELU,
+    FTMEM__ACT, /* the model's activation */
+    FTMEM__HEAD_DROPOUT
 };
 
 enum { FTMEM__RMS, FTMEM__RMS_PLUS_ONE, FTMEM__RMS_FP32_WEIGHT, FTMEM__LAYER, FTMEM__LAYER_NO_PARAMETERS, FTMEM__LAYER_FP32 }; /* norm kinds */
@@ -43,12 +57,16 @@ enum { FTMEM__EAGER_SHARED, FTMEM__EAGER_FALCON, FTMEM__EAGER_MPT, FTMEM__EAGER_
    latter over neighbours, before heads come first, with tables widened in each call. */
 enum { FTMEM__TURN_WHOLE, FTMEM__TURN_JOINED, FTMEM__TURN_APART, FTMEM__TURN_PAIRS, FTMEM__TURN_JOINED_LATE };
 enum { FTMEM__TABLES_CAST, FTMEM__TABLES_FP32, FTMEM__TABLES_CAST_QK_FP32 }; /* cos and sin in the stream's dtype or fp32; q and k widened before */
+enum { FTMEM__EMBED_TOKENS, FTMEM__EMBED_SEGMENTS, FTMEM__EMBED_PATCHES };                                     /* the embedding: program.c, encoder.c */
 enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS };         /* where q/k norms work; a weight for each head */
 
 typedef struct ftmem__family {
     const char *model_type;
     const uint8_t *block, *parallel_block, *two_norm_block; /* FTMEM__END-terminated */
-    uint8_t norm, positions, mlp, qkv, qk_norm_kind, activation, turn, tables, eager;
+    const uint8_t *head[FTMEM_TASK_END];                    /* by task: steps before the last linear; NULL: a decoder's, or none */
+    uint8_t norm, positions, mlp, qkv, qk_norm_kind, activation, turn, tables, eager, embedding;
+    uint8_t task;       /* the default of job.task; 0: causal LM */
+    uint8_t id_buffers; /* buffers of one number a position */
     /* class defaults of the model's switches: FTMEM_ON or FTMEM_OFF */
     uint8_t tied, qkv_bias, o_bias, mlp_bias, norm_bias, qk_norm, parallel, two_norms, head_bias;
     bool embed_scale;                    /* the embedding is multiplied (Gemma; Granite where `scaled`) */
@@ -67,12 +85,18 @@ typedef struct ftmem__family {
     bool always_mask;                    /* create_causal_mask is told not to skip it (modeling_falcon.py) */
     bool returns_weights;                /* a block returns (stream, attention weights): the caller's tuple holds them */
     bool mask_buffer;                    /* a boolean buffer of positions x positions (modeling_gpt_bigcode.py GPTBigCodeModel) */
+    bool bidirectional;                  /* no causal mask; none at all unless rows are padded */
+    bool no_final_norm;                  /* the last block's output is the base model's */
+    bool softmax_uncast;                 /* its result goes into the matmul as it is */
+    bool mask_by_place;                  /* a block's mask is no keyword: checkpoints save it, and let it go in backward */
+    bool plain_loss;                     /* CrossEntropyLoss of the logits in their own dtype, in the model's forward */
     bool never_quantized;                /* linears of a class of its own, which bitsandbytes leaves alone (Falcon) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */
 } ftmem__family;
 
 const ftmem__family *ftmem__family_of(const ftmem_model *model); /* model->family 0: llama */
+int64_t ftmem__image_tokens(const ftmem_model *model);           /* of an image: patches and the class token */
 void ftmem__model_defaults(ftmem_model *model);                  /* fills what is 0 */
 ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error);
 

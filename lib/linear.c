@@ -24,6 +24,7 @@ static void linear_declare(ftmem__low *low, ftmem__param param)
         return;
     }
     param.segment = params->segment;
+    if (param.gradient_bytes == 0) param.gradient_bytes = param.bytes;
     params->at[params->count++] = param;
 }
 
@@ -127,9 +128,9 @@ static ftmem__var linear_8bit(ftmem__low *low, ftmem__var x, int64_t out)
 /* bitsandbytes/nn/modules.py Linear4bit.forward replaces an fp32 bias by one in the compute dtype, for good. */
 static void linear_bias4(ftmem__low *low, int64_t out)
 {
-    ftmem__tape *tape = low->tape;
-    if (low->shape->dtype == low->shape->compute || tape->replay || tape->mode == FTMEM__NO_GRAD) return;
-    (void)ftmem__alloc(tape, FTMEM__OP_PARAMETER, out, out, low->shape->compute, tape->birth);
+    ftmem__params *params = low->params;
+    ftmem__param *bias = params && params->count > 0 ? &params->at[params->count - 1] : NULL;
+    if (bias) bias->narrowed_bytes = bias->bytes - ftmem__round512(ftmem__bytes(low->shape->compute, out));
 }
 
 /* modeling_falcon.py FalconLinear: x @ weight.T + bias; autocast does not cache the copy of a view. */
@@ -148,7 +149,7 @@ static ftmem__var linear_apart(ftmem__low *low, ftmem__var x, ftmem__var w, cons
 static ftmem__var linear_base(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias)
 {
     const ftmem__shape *shape = low->shape;
-    bool quantized = (shape->qlora || shape->lora8) && role <= FTMEM_ROLE_DOWN && !shape->family->never_quantized;
+    bool quantized = (shape->qlora || shape->lora8) && (FTMEM_ROLES_ALL_LINEAR >> role & 1u) && !shape->family->never_quantized;
     ftmem__var w, b;
     if (quantized) linear_quantized(low, role, x.cols, out);
     else w = linear_parameter(low, role, x.cols * out, out, shape->dtype, low->trained, true);

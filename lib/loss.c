@@ -1,19 +1,18 @@
 /* The head and the loss: transformers' ForCausalLMLoss, its chunked and fused replacements, and classification. */
 #include "lower.h"
 
-static ftmem__var loss_head_weight(ftmem__low *low, int64_t out)
+static ftmem__var loss_head_weight(ftmem__low *low, int64_t out, int64_t width)
 {
     const ftmem__shape *shape = low->shape;
-    int64_t n = shape->h * out;
+    int64_t n = width * out;
     ftmem__var w;
     if (shape->tied && !shape->head_copy) {
-        w = ftmem__weight(n, shape->h, shape->dtype, shape->head_trained);
+        w = ftmem__weight(n, width, shape->dtype, shape->head_trained);
         if (shape->head_trained) w.node = FTMEM__SHARED_LEAF;
         return w;
     }
-    if (shape->tied) return ftmem__low_copy(low, FTMEM_ROLE_HEAD, n, shape->h); /* the frozen original is the embedding */
-    w = ftmem__low_parameter(low, FTMEM_ROLE_HEAD, n, shape->h, shape->head_trained && !shape->head_copy);
-    return shape->head_copy ? ftmem__low_copy(low, FTMEM_ROLE_HEAD, n, shape->h) : w;
+    if (shape->tied) return ftmem__low_copy(low, FTMEM_ROLE_HEAD, n, width); /* the frozen original is the embedding */
+    return ftmem__low_head_parameter(low, n, width);
 }
 
 /* logits = head(x), scaled and soft-capped where the family does; x stays the caller's. */
@@ -21,29 +20,30 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
 {
     const ftmem__shape *shape = low->shape;
     ftmem__tape *tape = low->tape;
-    bool classify = shape->job->task == FTMEM_TASK_CLASSIFY;
-    int64_t out = classify ? shape->job->classes : shape->vocab;
-    ftmem__var w, bias, y, t;
-    bool has_bias = !classify && shape->model->head_bias == FTMEM_ON;
+    bool words = ftmem__task_of_vocab(shape->job->task);
+    bool has_bias = words ? shape->model->head_bias == FTMEM_ON : shape->family->head[shape->job->task] != NULL;
+    int64_t out = words ? shape->vocab : shape->job->classes;
+    ftmem__var in = ftmem__low_before_logits(low, x), w, bias, y, t;
     tape->part = FTMEM__PART_HEAD;
-    w = loss_head_weight(low, out);
-    if (has_bias) bias = ftmem__low_parameter(low, FTMEM_ROLE_HEAD, out, out, shape->head_trained);
-    y = ftmem__low_plain_linear(low, x, w, has_bias ? &bias : NULL, out);
-    if (!classify && shape->family->logit_scale && shape->model->scaled == FTMEM_ON) {
+    w = loss_head_weight(low, out, in.cols);
+    if (has_bias) bias = ftmem__low_head_parameter(low, out, out);
+    y = ftmem__low_plain_linear(low, in, w, has_bias ? &bias : NULL, out);
+    ftmem__drop(tape, in);
+    if (words && shape->family->logit_scale && shape->model->scaled == FTMEM_ON) {
         t = ftmem__unary(tape, FTMEM__OP_SCALE, y);
         ftmem__drop(tape, y);
         y = t;
     }
-    return classify || shape->model->logit_softcap <= 0 ? y : ftmem__low_softcap(low, y);
+    return !words || shape->model->logit_softcap <= 0 ? y : ftmem__low_softcap(low, y);
 }
 
-/* F.cross_entropy(logits.float(), labels): log_softmax and nll_loss over rows x classes. */
-static ftmem__var loss_cross_entropy(ftmem__low *low, ftmem__var logits)
+/* F.cross_entropy: log_softmax and nll_loss over rows x classes, in fp32 after logits.float() and under autocast. */
+static ftmem__var loss_cross_entropy(ftmem__low *low, ftmem__var logits, bool widen)
 {
     ftmem__tape *tape = low->tape;
-    ftmem__var wide = ftmem__cast(tape, logits, FTMEM_FP32), log, loss;
+    ftmem__var wide = ftmem__cast(tape, logits, widen || low->shape->autocast ? FTMEM_FP32 : logits.dtype), log, loss;
     log = ftmem__unary(tape, FTMEM__OP_LOG_SOFTMAX, wide);
-    loss = ftmem__apply(tape, FTMEM__OP_NLL, &log, 1, 1, 1, FTMEM_FP32);
+    loss = ftmem__apply(tape, FTMEM__OP_NLL, &log, 1, 1, 1, wide.dtype);
     ftmem__save_new(tape, loss, 1, 1, FTMEM_FP32); /* total_weight */
     ftmem__drop(tape, log);
     ftmem__drop(tape, wide);
@@ -59,26 +59,41 @@ static ftmem__var loss_causal(ftmem__low *low, ftmem__var logits)
     ftmem__var loss, labels = ftmem__constant(low->tokens, 1, FTMEM_INT64);
     if (shifted != padded) ftmem__release(tape, padded);
     labels.store = shifted;
-    loss = loss_cross_entropy(low, logits);
+    loss = loss_cross_entropy(low, logits, true);
     ftmem__save_var(tape, loss, labels);
     ftmem__release(tape, shifted);
     return loss;
 }
 
-/* The logits of each row's last token are picked out. */
-static ftmem__var loss_classify(ftmem__low *low, ftmem__var logits)
+/* One class is a regression (loss_utils.py ForSequenceClassificationLoss). */
+static ftmem__var loss_rows(ftmem__low *low, ftmem__var logits)
+{
+    ftmem__var wide, loss;
+    if (low->shape->job->classes != 1) return loss_cross_entropy(low, logits, false);
+    wide = ftmem__cast(low->tape, logits, low->shape->autocast ? FTMEM_FP32 : logits.dtype);
+    loss = ftmem__apply(low->tape, FTMEM__OP_MSE, &wide, 1, 1, 1, wide.dtype);
+    ftmem__drop(low->tape, wide);
+    return loss;
+}
+
+/* A decoder's classifier: the logits of each row's last token are picked out. */
+static ftmem__var loss_last_token(ftmem__low *low, ftmem__var logits)
 {
     ftmem__tape *tape = low->tape;
     ftmem__var pooled = ftmem__apply(tape, FTMEM__OP_EMBEDDING, &logits, 1, low->b * logits.cols, logits.cols, logits.dtype), loss;
-    loss = loss_cross_entropy(low, pooled);
+    loss = loss_rows(low, pooled);
     ftmem__drop(tape, pooled);
     return loss;
 }
 
 ftmem__var ftmem__low_loss(ftmem__low *low, ftmem__var logits)
 {
+    const ftmem__family *family = low->shape->family;
+    int32_t task = low->shape->job->task;
     low->tape->part = FTMEM__PART_LOSS;
-    return low->shape->job->task == FTMEM_TASK_CLASSIFY ? loss_classify(low, logits) : loss_causal(low, logits);
+    if (task == FTMEM_TASK_CAUSAL_LM) return loss_causal(low, logits);
+    if (task == FTMEM_TASK_MASKED_LM || task == FTMEM_TASK_TOKEN_CLASSIFY) return loss_cross_entropy(low, logits, !family->plain_loss);
+    return family->head[task] ? loss_rows(low, logits) : loss_last_token(low, logits);
 }
 
 /* ----------------------------------------------------------------------------------------- losses without logits */
@@ -131,7 +146,7 @@ ftmem__var ftmem__low_fused_loss(ftmem__low *low, ftmem__var x)
     ftmem__tape *tape = low->tape;
     int64_t v = shape->vocab, h = shape->h;
     int32_t dtype = shape->autocast ? shape->autocast : shape->dtype;
-    ftmem__var w = loss_head_weight(low, v), in[2], loss;
+    ftmem__var w = loss_head_weight(low, v, h), in[2], loss;
     int16_t gh, gw = -1, each;
     low->tape->part = FTMEM__PART_LOSS;
     loss_unused_bias(low);
@@ -194,7 +209,7 @@ static int16_t loss_chunk_forward(ftmem__low *low, const loss_chunk *c, ftmem__v
 void ftmem__low_chunked_forward(ftmem__low *low, ftmem__var x)
 {
     loss_chunk c = loss_chunk_of(low);
-    ftmem__var w = loss_head_weight(low, low->shape->vocab), w16;
+    ftmem__var w = loss_head_weight(low, low->shape->vocab, low->shape->h), w16;
     (void)x;
     low->tape->part = FTMEM__PART_LOSS;
     loss_unused_bias(low);

@@ -30,6 +30,8 @@ typedef struct ftmem__param {
     int64_t n;       /* elements */
     int64_t rows;    /* of a matrix; 0: a vector */
     int64_t bytes;   /* stored, each tensor rounded to 512 (a quantised weight: with its maxima and tables) */
+    int64_t gradient_bytes; /* more than bytes where the gradient is a view that keeps a larger tensor */
+    int64_t narrowed_bytes; /* let go of in the first forward, which stores it in a smaller dtype */
     int32_t segment; /* index of the segment kind that has it */
     uint8_t dtype, tensor_class, role;
     bool trained;
@@ -51,9 +53,11 @@ typedef struct ftmem__shape {
     int64_t b, s, tokens;       /* rows, sequence, b x s */
     int64_t h, f, q, kv, vocab; /* widths; q = heads x head_dim, kv = kv_heads x head_dim */
     int64_t heads, kv_heads, d, rotary;
+    int64_t embedding_width; /* of the token embedding */
     int32_t dtype;    /* of what is not quantised, as stored */
     int32_t compute;  /* compute dtype of 4-bit linears: the dtype the model was loaded in */
     int32_t stream;   /* dtype of the residual stream at the first block */
+    int32_t mask;     /* dtype of additive masks: that of the stream as attention sees it */
     int32_t autocast; /* 0, FTMEM_BF16, FTMEM_FP16 */
     int32_t lora_dtype;
     bool qlora, lora8, mask_full, mask_sliding;              /* a mask tensor exists for full / sliding layers */
@@ -61,6 +65,7 @@ typedef struct ftmem__shape {
     bool rest_trained;                                       /* final norm, and what stands outside blocks, embedding and head */
     bool position_trained;                                   /* a learned position table: an embedding as well, but never tied */
     bool head_trained, embed_trained, head_copy, embed_copy; /* copies: modules_to_save */
+    bool head_own_trained;                                   /* what the head has beside a matrix that it may share: a bias, a transform */
     bool tied;                                               /* head and embedding are one tensor */
     bool require_input_grad;                                 /* enable_input_require_grads: the embedding's output requires a gradient */
     bool has_sliding, has_full;                              /* some block has this kind */
@@ -93,6 +98,7 @@ typedef struct ftmem__prologue {
     bool has_tables;
 } ftmem__prologue;
 
+int32_t ftmem__shape_pixels(const ftmem__shape *shape); /* dtype of the pixels of the batch */
 ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error);
 
 /* dropout.c */
@@ -112,6 +118,8 @@ bool ftmem__low_own_eager(const ftmem__low *low);                /* the model's 
 int32_t ftmem__low_kernel(const ftmem__low *low, int32_t dtype); /* FTMEM_KERNEL_... for queries of this dtype */
 /* mlp.c */
 ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x);
+ftmem__var ftmem__low_up(ftmem__low *low, ftmem__var x);                               /* act(up(x)): takes over x */
+ftmem__var ftmem__low_down(ftmem__low *low, ftmem__var x);                             /* x stays the caller's */
 ftmem__var ftmem__low_mlp_inline(ftmem__low *low, ftmem__var x);                       /* takes over x */
 ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x);                       /* takes over x */
 ftmem__var ftmem__low_softcap(ftmem__low *low, ftmem__var x);                          /* takes over x */
@@ -120,6 +128,16 @@ ftmem__var ftmem__low_dropout_add(ftmem__low *low, ftmem__var x, ftmem__var resi
 ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *prologue); /* returns the stream */
 ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x);              /* x stays the caller's */
 ftmem__var ftmem__low_final_norm(ftmem__low *low, ftmem__var x);
+ftmem__var ftmem__low_words(ftmem__low *low); /* the token embedding, looked up, a leaf where input gradients are enabled */
+ftmem__var ftmem__low_lookup(ftmem__low *low, ftmem__var w, int64_t tokens);
+void ftmem__low_input_leaf(ftmem__low *low, ftmem__var *x); /* enable_input_require_grads */
+/* encoder.c */
+ftmem__var ftmem__low_embed_segments(ftmem__low *low);
+ftmem__var ftmem__low_embed_patches(ftmem__low *low);
+/* head.c */
+ftmem__var ftmem__low_pool(ftmem__low *low, ftmem__var x);          /* the base model's part; x stays the caller's */
+ftmem__var ftmem__low_before_logits(ftmem__low *low, ftmem__var x); /* the head's part before its last linear; likewise */
+ftmem__var ftmem__low_head_parameter(ftmem__low *low, int64_t n, int64_t cols);
 /* loss.c */
 ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x);
 ftmem__var ftmem__low_loss(ftmem__low *low, ftmem__var logits);

@@ -80,7 +80,7 @@ static void optimizer_add(ftmem__totals *t, const ftmem_job *job, const ftmem__p
     int64_t hidden = 0;
     t->trainable += p->n * count;
     t->tensors += count;
-    t->gradient_bytes += p->bytes * count;
+    t->gradient_bytes += p->gradient_bytes * count;
     if (master) t->master_bytes += ftmem__round512(4 * p->n) * count;
     t->state_bytes += optimizer_kept(job, p, dtype, &hidden) * count;
     t->state_hidden_bytes += hidden * count;
@@ -92,17 +92,29 @@ int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param)
     return param->segment >= 0 ? walk->kind[param->segment].layers : 1;
 }
 
-/* What the process holds before the first step besides weights: rotation frequencies (twice), token ids, labels, mask. */
+/* A batch: token ids or pixels, a padding mask, labels of tokens or of rows. */
+static int64_t optimizer_rows(const ftmem__shape *shape, int64_t rows)
+{
+    const ftmem_model *m = shape->model;
+    const ftmem_job *job = shape->job;
+    int64_t tokens = ftmem__round512(8 * rows * shape->s), sum = tokens;
+    if (shape->family->embedding == FTMEM__EMBED_PATCHES)
+        sum = ftmem__round512(ftmem__bytes(ftmem__shape_pixels(shape), rows * m->channels * m->image_size * m->image_size));
+    if (job->mask == FTMEM_MASK_PADDED) sum += tokens;
+    return sum + (ftmem__task_by_row(job->task) ? ftmem__round512(8 * rows) : tokens);
+}
+
+/* What the process holds before the first step besides weights: rotation frequencies (twice), buffers, the batch. */
 static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
 {
     const ftmem__shape *shape = &walk->shape;
     const ftmem_job *job = shape->job;
-    int64_t ids = job->mask == FTMEM_MASK_PADDED ? 3 : 2;
     bool rope = shape->family->positions <= FTMEM__ROPE_INTERLEAVED && shape->model->alibi != FTMEM_ON;
     t->buffer_bytes = rope ? 2 * ftmem__round512(shape->rotary / 2 * 4) : 0;
     if (shape->family->mask_buffer) t->buffer_bytes += ftmem__round512(shape->model->position_rows * shape->model->position_rows);
-    t->batch_bytes = ids * ftmem__round512(8 * shape->tokens);
-    t->eval_batch_bytes = ids * ftmem__round512(8 * job->eval_batch * shape->s);
+    t->buffer_bytes += shape->family->id_buffers * ftmem__round512(8 * shape->model->position_rows);
+    t->batch_bytes = optimizer_rows(shape, shape->b);
+    t->eval_batch_bytes = optimizer_rows(shape, job->eval_batch);
     t->workspace_bytes = job->cublas_workspace == FTMEM_OFF ? 0 : job->gpu.sm_arch >= 90 ? (int64_t)32 << 20 : 8519680; /* truth: 8.125 MiB, 32 on sm90 */
 }
 
@@ -115,6 +127,7 @@ void ftmem__totals_fill(ftmem__totals *t, const ftmem__walk *walk)
         const ftmem__param *p = &walk->params.at[i];
         int64_t count = ftmem__param_count(walk, p);
         t->weight_bytes[p->tensor_class] += p->bytes * count;
+        t->narrowed_bytes += p->narrowed_bytes * count;
         if (p->base) t->parameters += p->n * count;
         else t->adapters += p->n * count;
         if (p->trained) optimizer_add(t, walk->shape.job, p, count, before);

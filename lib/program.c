@@ -141,28 +141,57 @@ static void program_rotate(ftmem__low *low, ftmem__var qkv[3], ftmem__var *local
     if (program_rotates(low)) ftmem__low_rotate(low, qkv, locals, count);
 }
 
+typedef struct program_names { /* of attention's forward */
+    ftmem__var qkv[3], locals[12];
+    int32_t count;
+} program_names;
+
+static ftmem__var program_attend(ftmem__low *low, ftmem__var x, program_names *names)
+{
+    const ftmem__shape *shape = low->shape;
+    names->count = 0;
+    low->tape->part = FTMEM__PART_ATTENTION;
+    program_project(low, x, names->qkv, names->locals, &names->count);
+    if (shape->model->qk_norm == FTMEM_ON && !shape->family->norm_each) {
+        names->qkv[0] = ftmem__low_qk_norm(low, names->qkv[0]);
+        names->qkv[1] = ftmem__low_qk_norm(low, names->qkv[1]);
+    }
+    program_rotate(low, names->qkv, names->locals, &names->count);
+    return ftmem__low_attend(low, names->qkv, names->locals, &names->count); /* q, k, v stay this frame's */
+}
+
+static void program_leave(ftmem__low *low, program_names *names)
+{
+    int32_t i;
+    for (i = 0; i < 3; i++) ftmem__drop(low->tape, names->qkv[i]);
+    while (names->count > 0) ftmem__drop(low->tape, names->locals[--names->count]);
+}
+
+static ftmem__var program_out(ftmem__low *low, ftmem__var x)
+{
+    return ftmem__low_linear(low, FTMEM_ROLE_O, x, low->shape->h, low->shape->model->o_bias == FTMEM_ON);
+}
+
 static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
 {
     const ftmem__shape *shape = low->shape;
-    ftmem__var qkv[3], locals[12], out, y;
-    int32_t count = 0;
-    low->tape->part = FTMEM__PART_ATTENTION;
-    program_project(low, x, qkv, locals, &count);
-    if (shape->model->qk_norm == FTMEM_ON && !shape->family->norm_each) {
-        qkv[0] = ftmem__low_qk_norm(low, qkv[0]);
-        qkv[1] = ftmem__low_qk_norm(low, qkv[1]);
-    }
-    program_rotate(low, qkv, locals, &count);
-    out = ftmem__low_attend(low, qkv, locals, &count); /* q, k, v stay this frame's */
-    y = ftmem__low_linear(low, FTMEM_ROLE_O, out, shape->h, shape->model->o_bias == FTMEM_ON);
+    program_names names;
+    ftmem__var out = program_attend(low, x, &names), y;
+    y = program_out(low, out);
     ftmem__drop(low->tape, out);
     if (low->join) program_replace(low->tape, &y, ftmem__low_dropout_add(low, y, *low->join)); /* modeling_bloom.py BloomAttention */
     else if (shape->family->dropout_inside) y = ftmem__low_dropout(low, y, shape->model->hidden_dropout);
-    ftmem__drop(low->tape, qkv[0]);
-    ftmem__drop(low->tape, qkv[1]);
-    ftmem__drop(low->tape, qkv[2]);
-    while (count > 0) ftmem__drop(low->tape, locals[--count]);
+    program_leave(low, &names);
     return y;
+}
+
+/* modeling_bert.py BertSelfAttention: the output projection is another module's. */
+static ftmem__var program_context(ftmem__low *low, ftmem__var x)
+{
+    program_names names;
+    ftmem__var out = program_attend(low, x, &names);
+    program_leave(low, &names);
+    return out;
 }
 
 static ftmem__var program_table(ftmem__low *low, int64_t n, int64_t cols, int32_t dtype, ftmem__op op)
@@ -255,6 +284,22 @@ static void program_attention_then_branch(ftmem__low *low, program_frame *f)
     f->branch = y;
 }
 
+static void program_forget_branch(ftmem__low *low, program_frame *f)
+{
+    if (f->has_branch) ftmem__drop(low->tape, f->branch);
+    f->has_branch = false;
+}
+
+/* modeling_bert.py BertSelfOutput: LayerNorm(hidden_states + input_tensor) */
+static void program_add_norm(ftmem__low *low, program_frame *f)
+{
+    ftmem__var sum;
+    low->tape->part = FTMEM__PART_RESIDUAL;
+    sum = ftmem__binary(low->tape, FTMEM__OP_ADD, f->cur, f->residual);
+    program_replace(low->tape, &f->cur, ftmem__low_norm(low, sum, low->shape->h));
+    ftmem__drop(low->tape, sum);
+}
+
 static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
 {
     ftmem__tape *tape = low->tape;
@@ -285,6 +330,18 @@ static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
     case FTMEM__MLP_JOINED: program_joined(low, f, false); break;
     case FTMEM__MLP_INLINE: f->cur = ftmem__low_mlp_inline(low, f->cur); break;
     case FTMEM__JOIN_RESIDUAL_FIRST: program_join_residual_first(low, f); break;
+    case FTMEM__CONTEXT: program_replace(tape, &f->cur, program_context(low, f->cur)); break;
+    case FTMEM__OUT_ASIDE:
+        program_set(tape, &f->branch, &f->has_branch, f->cur);
+        f->cur = program_out(low, f->branch);
+        break;
+    case FTMEM__UP: f->cur = ftmem__low_up(low, f->cur); break;
+    case FTMEM__DOWN_ASIDE:
+        program_set(tape, &f->branch, &f->has_branch, f->cur);
+        f->cur = ftmem__low_down(low, f->branch);
+        break;
+    case FTMEM__ADD_NORM: program_add_norm(low, f); break;
+    case FTMEM__FORGET_BRANCH: program_forget_branch(low, f); break;
     default: break;
     }
 }
@@ -328,7 +385,7 @@ ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x)
 
 ftmem__var ftmem__low_final_norm(ftmem__low *low, ftmem__var x)
 {
-    return ftmem__low_norm(low, x, low->shape->h);
+    return low->shape->family->no_final_norm ? ftmem__keep(low->tape, x) : ftmem__low_norm(low, x, low->shape->h);
 }
 
 /* ---------------------------------------------------------------------------------------------------- embedding */
@@ -346,13 +403,13 @@ static void program_argument(ftmem__prologue *p, ftmem__var value)
 static ftmem__var program_embedding_weight(ftmem__low *low)
 {
     const ftmem__shape *shape = low->shape;
-    int64_t n = shape->vocab * shape->h;
+    int64_t width = shape->embedding_width, n = shape->vocab * width;
     bool trained = shape->embed_trained && !shape->embed_copy;
-    ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_EMBED, n, shape->h, trained);
-    return shape->embed_copy ? ftmem__low_copy(low, FTMEM_ROLE_EMBED, n, shape->h) : w;
+    ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_EMBED, n, width, trained);
+    return shape->embed_copy ? ftmem__low_copy(low, FTMEM_ROLE_EMBED, n, width) : w;
 }
 
-static ftmem__var program_lookup(ftmem__low *low, ftmem__var w, int64_t tokens)
+ftmem__var ftmem__low_lookup(ftmem__low *low, ftmem__var w, int64_t tokens)
 {
     ftmem__var y = ftmem__apply(low->tape, FTMEM__OP_EMBEDDING, &w, 1, tokens * w.cols, w.cols, w.dtype);
     ftmem__node *node = ftmem__recorded(low->tape, y);
@@ -392,7 +449,7 @@ static void program_mask(ftmem__low *low, ftmem__prologue *p, bool wanted)
         program_argument(p, flags);
         return;
     }
-    additive = program_table(low, low->b * s * s, s, shape->stream, FTMEM__OP_MASK);
+    additive = program_table(low, low->b * s * s, s, shape->mask, FTMEM__OP_MASK);
     ftmem__drop(low->tape, flags);
     if (alibi) program_replace(low->tape, &additive, program_table(low, low->b * shape->heads * s * s, s, shape->stream, FTMEM__OP_MASK));
     if (shape->family->eager == FTMEM__EAGER_MPT) program_replace(low->tape, &additive, program_table(low, low->b * s * s, s, FTMEM_BOOL, FTMEM__OP_MASK));
@@ -414,7 +471,7 @@ static ftmem__var program_learned(ftmem__low *low, ftmem__prologue *p, ftmem__va
 {
     const ftmem__shape *shape = low->shape;
     ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_POSITION, shape->model->position_rows * shape->h, shape->h, shape->position_trained), rows, sum;
-    rows = program_lookup(low, w, shape->family->positions_by_row ? low->tokens : shape->s);
+    rows = ftmem__low_lookup(low, w, shape->family->positions_by_row ? low->tokens : shape->s);
     program_hold(p, rows);
     sum = ftmem__binary(low->tape, FTMEM__OP_ADD, x, rows);
     program_hold(p, x);
@@ -435,24 +492,30 @@ static void program_leaf(ftmem__low *low, ftmem__var *x)
     const ftmem__family *family = low->shape->family;
     x->grad = true;
     x->node = FTMEM__LEAF;
-    if (family->embed_norm || family->positions == FTMEM__LEARNED || (family->scale_outside && low->shape->model->scaled == FTMEM_ON))
+    if (family->embed_norm || family->embedding || family->positions == FTMEM__LEARNED || (family->scale_outside && low->shape->model->scaled == FTMEM_ON))
         ftmem__hold(low->tape, x->store);
 }
 
-/* Returns the stream, owned by the caller; what the model's frame keeps meanwhile is in *p. */
-ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
+void ftmem__low_input_leaf(ftmem__low *low, ftmem__var *x)
+{
+    if (low->shape->require_input_grad && low->tape->mode != FTMEM__NO_GRAD && !x->grad) program_leaf(low, x);
+}
+
+/* The token embedding; modeling_gemma.py GemmaTextScaledWordEmbedding scales it. */
+ftmem__var ftmem__low_words(ftmem__low *low)
+{
+    const ftmem__family *family = low->shape->family;
+    ftmem__var x = ftmem__low_lookup(low, program_embedding_weight(low), low->tokens);
+    if (family->embed_scale && !family->scale_outside) program_replace(low->tape, &x, ftmem__unary(low->tape, FTMEM__OP_SCALE, x));
+    ftmem__low_input_leaf(low, &x);
+    return x;
+}
+
+/* A decoder's embedding. */
+static ftmem__var program_embed_tokens(ftmem__low *low, ftmem__prologue *p)
 {
     const ftmem__shape *shape = low->shape;
-    ftmem__var x, y;
-    memset(p, 0, sizeof *p);
-    low->tape->part = FTMEM__PART_EMBEDDING;
-    x = program_lookup(low, program_embedding_weight(low), low->tokens);
-    if (shape->family->embed_scale && !shape->family->scale_outside) { /* modeling_gemma.py GemmaTextScaledWordEmbedding */
-        y = ftmem__unary(low->tape, FTMEM__OP_SCALE, x);
-        ftmem__drop(low->tape, x);
-        x = y;
-    }
-    if (shape->require_input_grad && low->tape->mode != FTMEM__NO_GRAD && !x.grad) program_leaf(low, &x);
+    ftmem__var x = ftmem__low_words(low), y;
     if (shape->family->embed_norm) {
         y = ftmem__low_norm(low, x, shape->h);
         program_hold(p, x);
@@ -460,9 +523,25 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     }
     if (shape->family->positions == FTMEM__LEARNED) x = program_learned(low, p, x);
     if (shape->family->scale_outside && shape->model->scaled == FTMEM_ON) x = program_scaled(low, p, x);
+    return x;
+}
+
+/* Returns the stream, owned by the caller; what the model's frame keeps meanwhile is in *p. */
+ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
+{
+    const ftmem__shape *shape = low->shape;
+    bool decoder = shape->family->embedding == FTMEM__EMBED_TOKENS;
+    ftmem__var x;
+    memset(p, 0, sizeof *p);
+    low->tape->part = FTMEM__PART_EMBEDDING;
+    switch (shape->family->embedding) {
+    case FTMEM__EMBED_SEGMENTS: x = ftmem__low_embed_segments(low); break;
+    case FTMEM__EMBED_PATCHES: x = ftmem__low_embed_patches(low); break;
+    default: x = program_embed_tokens(low, p); break;
+    }
     program_positions(low, p);
     program_alibi(low, p);
     program_mask(low, p, shape->mask_full && shape->has_full);
     program_mask(low, p, shape->mask_sliding && shape->has_sliding);
-    return ftmem__low_dropout(low, x, shape->model->embed_dropout);
+    return decoder ? ftmem__low_dropout(low, x, shape->model->embed_dropout) : x;
 }

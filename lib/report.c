@@ -84,7 +84,7 @@ static int32_t report_part_of(int32_t role)
 {
     if (role <= FTMEM_ROLE_O) return FTMEM__PART_ATTENTION;
     if (role <= FTMEM_ROLE_DOWN) return FTMEM__PART_MLP;
-    if (role == FTMEM_ROLE_HEAD) return FTMEM__PART_HEAD;
+    if (role == FTMEM_ROLE_HEAD || role == FTMEM_ROLE_POOL) return FTMEM__PART_HEAD;
     return role == FTMEM_ROLE_NORM ? FTMEM__PART_NORM : FTMEM__PART_EMBEDDING;
 }
 
@@ -137,7 +137,7 @@ static void report_gradients(report *r)
         else if (p->segment == FTMEM__SEGMENT_HEAD || (p->role == FTMEM_ROLE_EMBED && walk->shape.tied && p->base)) count = head;
         else count = all;
         if (p->role == FTMEM_ROLE_EMBED && p->base && report_waits(walk, m)) count++;
-        report_param(r, p, FTMEM_CLASS_GRADIENTS, count, p->bytes, FTMEM__OP_GRADIENT);
+        report_param(r, p, FTMEM_CLASS_GRADIENTS, count, p->gradient_bytes, FTMEM__OP_GRADIENT);
     }
 }
 
@@ -192,7 +192,7 @@ static void report_weights(report *r)
     int32_t i;
     for (i = 0; i < walk->params.count; i++) {
         const ftmem__param *p = &walk->params.at[i];
-        report_param(r, p, p->tensor_class, ftmem__param_count(walk, p), p->bytes, FTMEM__OP_PARAMETER);
+        report_param(r, p, p->tensor_class, ftmem__param_count(walk, p), p->bytes - (r->step->peak.phase == FTMEM_PHASE_LOAD ? 0 : p->narrowed_bytes), FTMEM__OP_PARAMETER);
     }
     report_bytes(r, FTMEM_CLASS_BUFFERS, t->buffer_bytes + (eval ? t->eval_batch_bytes : t->batch_bytes), FTMEM__OP_TABLE, FTMEM__PART_BATCH);
     report_bytes(r, FTMEM_CLASS_MASTER, m->phase == FTMEM_PHASE_LOAD ? 0 : t->master_bytes, FTMEM__OP_STATE, FTMEM__PART_OPTIMIZER);

@@ -35,12 +35,14 @@ static void shape_training(ftmem__shape *shape)
     shape->adapted = shape->adapter->kind != FTMEM_ADAPTER_NONE;
     shape->embed_copy = shape->adapted && (saved & FTMEM_PART_EMBED);
     shape->head_copy = shape->adapted && (saved & FTMEM_PART_HEAD);
-    shape->tied = shape->model->tied == FTMEM_ON && job->task != FTMEM_TASK_CLASSIFY;
+    shape->tied = shape->model->tied == FTMEM_ON && ftmem__task_of_vocab(job->task);
     shape->rest_trained = !shape->adapted && shape_trains(job, false);
     shape->position_trained = !shape->adapted && shape_trains(job, shape_part(job, FTMEM_PART_EMBED));
     shape->embed_trained = shape->embed_copy || (!shape->adapted && shape_trains(job, shape_part(job, FTMEM_PART_EMBED)));
     shape->head_trained = shape->head_copy || (!shape->adapted && shape_trains(job, shape_part(job, FTMEM_PART_HEAD)));
-    if (job->task == FTMEM_TASK_CLASSIFY && shape->adapted) shape->head_copy = shape->head_trained = true; /* PEFT SEQ_CLS saves the score head */
+    if ((job->task == FTMEM_TASK_CLASSIFY || job->task == FTMEM_TASK_TOKEN_CLASSIFY) && shape->adapted)
+        shape->head_copy = shape->head_trained = true; /* PEFT SEQ_CLS and TOKEN_CLS save `classifier` and `score` */
+    shape->head_own_trained = shape->head_trained;
     if (shape->tied && !shape->adapted) {                                                                  /* one tensor: naming either names both */
         bool all_but = shape_part(job, FTMEM_PART_ALL_BUT);
         bool either = all_but ? shape->embed_trained || shape->head_trained : shape->embed_trained && shape->head_trained;
@@ -60,6 +62,7 @@ static void shape_dtypes(ftmem__shape *shape)
     shape->dtype = (shape->qlora || shape->lora8) && adapter->kbit_fp32 == FTMEM_ON ? FTMEM_FP32 : job->dtype;
     shape->stream = shape->dtype;
     shape->autocast = job->autocast;
+    shape->mask = job->autocast && shape->family->embedding == FTMEM__EMBED_SEGMENTS ? FTMEM_FP32 : shape->stream; /* a norm's output */
     shape->lora_dtype = adapter->dtype ? adapter->dtype : FTMEM_FP32;
 }
 
@@ -68,6 +71,7 @@ static void shape_masks(ftmem__shape *shape)
     const ftmem_job *job = shape->job;
     int64_t i, window = shape->model->sliding_window;
     bool always = job->attention == FTMEM_EAGER || job->mask == FTMEM_MASK_PADDED || shape->model->alibi == FTMEM_ON || shape->family->always_mask;
+    if (shape->family->bidirectional) always = job->mask == FTMEM_MASK_PADDED; /* masking_utils.py _ignore_bidirectional_mask_sdpa */
     for (i = 0; i < shape->model->layers; i++) {
         if (shape->model->layer_kind[i] == 1) shape->has_sliding = true;
         else shape->has_full = true;
@@ -76,6 +80,11 @@ static void shape_masks(ftmem__shape *shape)
     shape->mask_full = always;
     /* masking_utils._ignore_causal_mask_sdpa: a window that the sequence reaches needs a mask */
     shape->mask_sliding = always || (job->attention != FTMEM_FLASH2 && window > 0 && shape->s >= window);
+}
+
+int32_t ftmem__shape_pixels(const ftmem__shape *shape)
+{
+    return shape->autocast ? FTMEM_FP32 : shape->dtype;
 }
 
 /* No tensor may be larger than 2^56 bytes, so that sums of a few thousand fit in 63 bits. */
@@ -120,6 +129,7 @@ ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_
     shape->q = m->heads * m->head_dim;
     shape->kv = m->kv_heads * m->head_dim;
     shape->vocab = m->vocab;
+    shape->embedding_width = m->embedding_width > 0 ? m->embedding_width : m->hidden;
     shape->heads = m->heads;
     shape->kv_heads = m->kv_heads;
     shape->d = m->head_dim;

@@ -72,7 +72,7 @@ static int64_t step_leaf_input(const step_run *run)
     const ftmem__shape *shape = &run->walk->shape;
     bool held = shape->job->loss == FTMEM_LOSS_HELD || shape->job->loss == FTMEM_LOSS_LOOP;
     if (!held || !shape->require_input_grad || shape->embed_trained) return 0;
-    return 2 * step_stream_bytes(run->walk, shape->stream, FTMEM__PASS_FORWARD) + run->walk->embed.mask_bytes;
+    return 2 * step_stream_bytes(run->walk, shape->stream, FTMEM__PASS_FORWARD) + (shape->family->mask_by_place ? 0 : run->walk->embed.mask_bytes);
 }
 
 /* Forward and loss of one micro-batch. */
@@ -91,7 +91,7 @@ static void step_forward(step_run *run)
     run->frame = 0;
     run->released = true;
     step_moment(run, run->first, walk->head.pass[FTMEM__PASS_FORWARD], FTMEM__SEGMENT_HEAD, FTMEM__PASS_FORWARD, -1);
-    step_pass(run, run->first + 1, walk->head.loss, FTMEM__SEGMENT_HEAD, FTMEM__PASS_FORWARD, -1);
+    step_pass(run, run->first + !walk->shape.family->plain_loss, walk->head.loss, FTMEM__SEGMENT_HEAD, FTMEM__PASS_FORWARD, -1);
     run->level -= step_cache(walk) + run->held + run->leaf;
     run->held = walk->head.logits_bytes;
     run->leaf = step_leaf_input(run);
@@ -123,6 +123,7 @@ static void step_backward(step_run *run)
         if (!kind->out_grad) return;
         step_pass(run, phase, kind->pass[pass], walk->of_layer[i], pass, (int32_t)i);
     }
+    if (walk->shape.family->mask_by_place && walk->shape.job->recompute != FTMEM_RECOMPUTE_NONE) run->level -= walk->embed.mask_bytes;
     if (walk->embed.out_grad) step_pass(run, phase, walk->embed.pass[pass], FTMEM__SEGMENT_EMBED, pass, -1);
 }
 
@@ -138,7 +139,7 @@ static void step_optimizer(step_run *run)
 static void step_once(step_run *run, int64_t states)
 {
     const ftmem__totals *t = &run->step->totals;
-    int64_t base = t->resident + t->master_bytes + states, micro, before;
+    int64_t base = t->resident - t->narrowed_bytes + t->master_bytes + states, micro, before;
     int64_t micros = run->walk->shape.job->accumulation > 1 ? 2 : 1;
     bool first_step = run->first == FTMEM_PHASE_FORWARD;
     for (micro = 0; micro < micros; micro++) {
@@ -147,11 +148,11 @@ static void step_once(step_run *run, int64_t states)
         run->level = base + t->workspace_bytes * (run->both ? 2 : 1) + (run->later_micro ? t->gradient_bytes : 0) + run->held + run->leaf;
         before = run->level - run->held - run->leaf;
         step_forward(run);
-        if (first_step && micro == 0) run->step->kept_bytes = run->level - before - run->held;
+        if (first_step && micro == 0) run->step->kept_bytes = run->level - before - run->held - t->narrowed_bytes;
         step_backward(run);
         run->both = true;
     }
-    run->level = t->resident + t->master_bytes + t->state_bytes + t->gradient_bytes + 2 * t->workspace_bytes + run->held + run->leaf;
+    run->level = t->resident - t->narrowed_bytes + t->master_bytes + t->state_bytes + t->gradient_bytes + 2 * t->workspace_bytes + run->held + run->leaf;
     step_optimizer(run);
     if (run->walk->shape.job->loss != FTMEM_LOSS_LOOP) run->held = run->leaf = 0;
 }
@@ -169,7 +170,7 @@ static void step_eval(step_run *run)
     run->both = true;
     run->later_micro = false;
     run->frame = 0;
-    run->level = t->resident - t->batch_bytes + t->eval_batch_bytes + t->master_bytes + t->state_bytes + 2 * t->workspace_bytes;
+    run->level = t->resident - t->narrowed_bytes - t->batch_bytes + t->eval_batch_bytes + t->master_bytes + t->state_bytes + 2 * t->workspace_bytes;
     if (job->eval_keep_logits == FTMEM_ON)
         logits = ftmem__round512(ftmem__bytes(walk->shape.autocast ? FTMEM_FP32 : walk->shape.dtype, tokens * walk->shape.vocab));
     joined.peak = 4 * logits;
@@ -194,21 +195,33 @@ static void step_still(step_run *run, int32_t phase, int64_t level)
     step_moment(run, phase, f, 0, -1, -1);
 }
 
+/* What the first forward stores anew in the blocks of a kind. */
+static int64_t step_narrowed(const ftmem__walk *walk, int32_t kind)
+{
+    int64_t sum = 0;
+    int32_t i;
+    for (i = 0; i < walk->params.count; i++) {
+        const ftmem__param *p = &walk->params.at[i];
+        if (p->segment == kind && p->narrowed_bytes > 0) sum += p->bytes - p->narrowed_bytes;
+    }
+    return sum;
+}
+
 /* Born in the middle block and kept: its output too, if the block above or the head keeps it. */
 static int64_t step_middle(const ftmem__walk *walk)
 {
     int64_t layers = walk->shape.model->layers, middle = layers / 2;
     const ftmem__kind *kind = &walk->kind[walk->of_layer[middle]];
     bool last = middle == layers - 1;
-    return kind->born_bytes - (last && kind->in_kept && !walk->head.in_kept ? kind->in_bytes : 0);
+    return step_narrowed(walk, walk->of_layer[middle]) + kind->born_bytes - (last && kind->in_kept && !walk->head.in_kept ? kind->in_bytes : 0);
 }
 
 static void step_flops(ftmem__step *step)
 {
     const ftmem__walk *walk = step->walk;
     int32_t k;
-    step->flops_forward = walk->head.flops_forward;
-    step->flops_backward = walk->head.flops_backward;
+    step->flops_forward = walk->embed.flops_forward + walk->head.flops_forward;
+    step->flops_backward = walk->embed.flops_backward + walk->head.flops_backward;
     for (k = 0; k < walk->kinds; k++) {
         step->flops_forward += walk->kind[k].flops_forward * (double)walk->kind[k].layers;
         step->flops_backward += walk->kind[k].flops_backward * (double)walk->kind[k].layers;
@@ -229,7 +242,7 @@ void ftmem__step_run(ftmem__step *step)
     step_once(&run, 0);
     run.first = FTMEM_PHASE_FORWARD2;
     step_once(&run, t->state_bytes);
-    step_still(&run, FTMEM_PHASE_SAVE, t->resident + t->master_bytes + t->state_bytes + 2 * t->workspace_bytes);
+    step_still(&run, FTMEM_PHASE_SAVE, t->resident - t->narrowed_bytes + t->master_bytes + t->state_bytes + 2 * t->workspace_bytes);
     if (step->walk->shape.job->eval == FTMEM_ON) step_eval(&run);
     for (p = 0; p < FTMEM_PHASE_END; p++)
         if (step->phase[p].bytes > step->peak.bytes) step->peak = step->phase[p];

@@ -571,6 +571,16 @@ static void tape_gradients(ftmem__tape *tape, const ftmem__node *node, int16_t r
     }
 }
 
+/* torch/csrc/autograd/functions/accumulate_grad.h: a parameter copies a gradient that another operand of a sum holds too. */
+static int16_t tape_own(ftmem__tape *tape, const ftmem__node *node, int32_t k, int16_t gradient)
+{
+    int16_t copy;
+    if (node->in_node[k] != FTMEM__LEAF || node->op != FTMEM__OP_ADD || tape->stores[gradient].refs == 1 || tape->sum_leaves) return gradient;
+    copy = ftmem__alloc(tape, FTMEM__OP_GRADIENT, node->in_n[k], node->in_cols[k], node->in_dtype[k], tape->birth);
+    ftmem__release(tape, gradient);
+    return copy;
+}
+
 /* One node: its results exist beside its gradient and all it saved; then those go, then the results are handed on. */
 static void tape_step(ftmem__tape *tape, ftmem__node *node)
 {
@@ -583,7 +593,7 @@ static void tape_step(ftmem__tape *tape, ftmem__node *node)
     for (k = 0; k < node->outs; k++) ftmem__release(tape, node->grad[k]);
     for (k = 0; k < node->held; k++) ftmem__release(tape, node->save[k]);
     for (k = 0; k < node->inputs; k++)
-        if (result[k] >= 0) ftmem__deliver(tape, tape_operand(node, k), result[k]);
+        if (result[k] >= 0) ftmem__deliver(tape, tape_operand(node, k), tape_own(tape, node, k, result[k]));
 }
 
 void ftmem__backward_rest(ftmem__tape *tape)

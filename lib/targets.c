@@ -15,20 +15,25 @@ static bool targets_match(const char *module, const char *name)
     return m == n || module[n - m - 1] == '.';
 }
 
+static bool targets_linear(const ftmem__family *family, int32_t role)
+{
+    return family->modules[role] && (FTMEM_ROLES_ALL_LINEAR >> role & 1u);
+}
+
 static const char *targets_name(const void *context, int32_t index)
 {
     const ftmem__family *family = context;
     int32_t role, seen = 0;
     if (index == 0) return "all-linear";
-    for (role = 0; role <= FTMEM_ROLE_DOWN; role++)
-        if (family->modules[role] && ++seen == index) return family->modules[role];
+    for (role = 0; role < FTMEM_ROLE_END; role++)
+        if (targets_linear(family, role) && ++seen == index) return family->modules[role];
     return NULL;
 }
 
 static int32_t targets_count(const ftmem__family *family)
 {
     int32_t role, n = 1;
-    for (role = 0; role <= FTMEM_ROLE_DOWN; role++) n += family->modules[role] != NULL;
+    for (role = 0; role < FTMEM_ROLE_END; role++) n += targets_linear(family, role);
     return n;
 }
 
@@ -40,8 +45,8 @@ ftmem_status ftmem_adapter_target(ftmem_adapter *adapter, const ftmem_model *mod
     int32_t role;
     if (!adapter || !model || !name) return ftmem__fail(error, FTMEM_E_ARGUMENT, "adapter.targets", "NULL", "adapter, model and name must not be NULL.");
     family = ftmem__family_of(model);
-    for (role = 0; role <= FTMEM_ROLE_DOWN; role++) {
-        if (!family->modules[role]) continue;
+    for (role = 0; role < FTMEM_ROLE_END; role++) {
+        if (!targets_linear(family, role)) continue;
         if (ftmem__same(name, "all-linear") || targets_match(family->modules[role], name)) found |= 1u << role;
     }
     names.at = targets_name;

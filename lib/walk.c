@@ -37,7 +37,7 @@ static void walk_listen(ftmem__tape *tape, const walk_probe *probe)
 static void walk_start(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
 {
     ftmem__tape *tape = &walk->tape;
-    ftmem__tape_start(tape, walk->shape.job->task == FTMEM_TASK_CLASSIFY ? 0 : walk->shape.vocab);
+    ftmem__tape_start(tape, ftmem__task_of_vocab(walk->shape.job->task) ? walk->shape.vocab : -1);
     tape->sum_leaves = pass == FTMEM__PASS_BACKWARD_LATER;
     if (pass == FTMEM__PASS_EVAL) tape->mode = FTMEM__NO_GRAD;
     walk_listen(tape, probe);
@@ -311,6 +311,7 @@ static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t pass, const w
     if (pass == FTMEM__PASS_FORWARD && !probe) low.params = &walk->params;
     x = ftmem__low_embed(&low, &p);
     if (pass == FTMEM__PASS_FORWARD) walk_embed_parts(walk, &p, x);
+    if (pass == FTMEM__PASS_FORWARD) walk->embed.flops_forward = tape->flops;
     tape->result = x.store;
     walk_end(walk, probe);
     f = walk_figure(tape, 0);
@@ -353,6 +354,7 @@ static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t pass, const 
     ftmem__tape_mark(tape);
     ftmem__backward(tape, x, g);
     f = walk_figure(tape, base);
+    walk->embed.flops_backward = tape->flops;
     walk_end(walk, probe);
     return f;
 }
@@ -371,12 +373,13 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
     const ftmem_job *job = walk->shape.job;
     bool held = (job->loss == FTMEM_LOSS_HELD || job->loss == FTMEM_LOSS_LOOP) && low->training;
     int64_t base = tape->live;
-    ftmem__var logits = { 0 }, loss;
+    ftmem__var logits = { 0 }, loss, pooled;
     *normed = ftmem__low_final_norm(low, x);
+    pooled = ftmem__low_pool(low, *normed);
     ftmem__drop(tape, x);
     if (ends && low->training) ends->norm_peak = tape->peak - base;
     logits.store = -1;
-    if (walk_has_logits(job)) logits = ftmem__low_logits(low, *normed);
+    if (walk_has_logits(job)) logits = ftmem__low_logits(low, pooled);
     if (ends) {
         ends->pass[low->training ? FTMEM__PASS_FORWARD : FTMEM__PASS_EVAL] = walk_figure(tape, base);
         if (low->training) ends->flops_forward = tape->flops;
@@ -392,6 +395,7 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
     }
     if (!held) ftmem__drop(tape, logits);
     if (ends && held) ends->logits_bytes = tape->stores[logits.store].bytes;
+    ftmem__drop(tape, pooled);
     ftmem__drop(tape, *normed);
     return loss;
 }

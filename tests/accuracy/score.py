@@ -234,7 +234,7 @@ ORACLE_OPTIMIZERS = {"adamw_foreach": "adamw", "adamw_fused": "adamw_fused", "ad
                      "paged_adamw8bit": "paged_adamw_8bit", "sgd": "sgd", "adafactor": "adafactor"}
 
 
-TASKS = {"causal": "causal_lm", "classify": "classify"}
+TASKS = {"causal": "causal_lm", "classify": "classify", "masked": "masked_lm", "tokens": "token_classify", "image": "image_classify"}
 
 
 def read_oracle(job, configs, options):
@@ -250,6 +250,8 @@ def read_oracle(job, configs, options):
     if f["task"] is None:
         predict(model, {"method": "full"})        # a model that is not modelled is refused by the library, with its name
         raise NotScored("task", f"'{r['task']}' is not modelled")
+    if r["task"] == "image":
+        del f["sequence"]                         # the image has tokens of its own
     if r["loss"] == "chunked":
         f["loss_chunk_tokens"] = integer(r, "chunk")
     if r["autocast"]:
