@@ -74,7 +74,7 @@ ftmem__var ftmem__low_plain_linear(ftmem__low *low, ftmem__var x, ftmem__var w, 
     int32_t dtype = low->shape->autocast ? low->shape->autocast : x.dtype;
     int64_t rows = x.n / x.cols;
     double flops = 2.0 * (double)rows * (double)x.cols * (double)out;
-    ftmem__var x16 = ftmem__cast(tape, x, dtype), w16 = ftmem__cast_weight(tape, w, dtype), b16, y;
+    ftmem__var x16 = ftmem__cast_operand(tape, x, dtype), w16 = ftmem__cast_weight(tape, w, dtype), b16, y;
     if (bias) b16 = ftmem__cast_weight(tape, *bias, dtype);
     y = ftmem__matmul(tape, FTMEM__OP_LINEAR, x16, w16, bias ? &b16 : NULL, rows * out, out, flops);
     if (bias) ftmem__drop(tape, b16);

@@ -112,6 +112,8 @@ static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
     bool rope = shape->family->positions <= FTMEM__ROPE_INTERLEAVED && shape->model->alibi != FTMEM_ON;
     t->buffer_bytes = rope ? 2 * ftmem__round512(shape->rotary / 2 * 4) : 0;
     if (shape->family->mask_buffer) t->buffer_bytes += ftmem__round512(shape->model->position_rows * shape->model->position_rows);
+    if (shape->family->turn == FTMEM__TURN_PAIRS) /* modeling_gptj.py GPTJRotaryEmbedding */
+        t->buffer_bytes = ftmem__round512(ftmem__bytes(FTMEM_FP32, shape->model->max_positions * shape->rotary));
     t->buffer_bytes += shape->family->id_buffers * ftmem__round512(8 * shape->model->position_rows);
     t->batch_bytes = optimizer_rows(shape, shape->b);
     t->eval_batch_bytes = optimizer_rows(shape, job->eval_batch);

@@ -56,6 +56,7 @@ void ftmem__tape_start(ftmem__tape *tape, int64_t big_cols)
     tape->mode = FTMEM__RECORD;
     tape->stop_after = -1;
     tape->early = -1;
+    tape->input_cast.store = -1;
 }
 
 void ftmem__tape_mark(ftmem__tape *tape)
@@ -371,6 +372,16 @@ ftmem__var ftmem__matmul(ftmem__tape *tape, ftmem__op op, ftmem__var x, ftmem__v
     return out;
 }
 
+ftmem__var ftmem__cast_operand(ftmem__tape *tape, ftmem__var x, int32_t dtype)
+{
+    if (!tape->leaf_input || x.node != FTMEM__INPUT || !x.grad || x.dtype != FTMEM_FP32 || dtype == FTMEM_FP32) return ftmem__cast(tape, x, dtype);
+    if (tape->input_cast.store < 0) {
+        tape->input_cast = ftmem__cast(tape, x, dtype);
+        tape->stores[tape->input_cast.store].cached = true;
+    }
+    return ftmem__keep(tape, tape->input_cast);
+}
+
 void ftmem__split(ftmem__tape *tape, ftmem__var x, int32_t count, const int64_t *n, ftmem__var *out)
 {
     ftmem__var whole = ftmem__apply(tape, FTMEM__OP_SPLIT, &x, 1, x.n, x.cols, x.dtype);
@@ -650,6 +661,7 @@ void ftmem__replay(ftmem__tape *tape, int32_t last)
 void ftmem__cache_clear(ftmem__tape *tape)
 {
     int16_t i;
+    tape->input_cast.store = -1;
     for (i = 0; i < tape->high; i++) {
         ftmem__store *s = &tape->stores[i];
         if (s->refs == 0 || !s->cached) continue;

@@ -199,6 +199,7 @@ static void walk_recompute_reentrant(ftmem__walk *walk, ftmem__low *low, ftmem__
     ftmem__tape *tape = &walk->tape;
     ftmem__var out;
     tape->backward = false;
+    tape->leaf_input = true;
     tape->birth = FTMEM_CLASS_RECOMPUTED;
     out = ftmem__low_block(low, x);
     ftmem__cache_clear(tape);
