@@ -173,9 +173,10 @@ enum {
     FTMEM_ROLE_GATE = 5, FTMEM_ROLE_UP = 6, FTMEM_ROLE_GATE_UP = 7, FTMEM_ROLE_DOWN = 8,
     FTMEM_ROLE_EMBED = 9, FTMEM_ROLE_HEAD = 10, FTMEM_ROLE_NORM = 11, FTMEM_ROLE_POSITION = 12,
     FTMEM_ROLE_POOL = 13, /* a linear between the blocks and the head: BERT's pooler, the transform before a masked LM's decoder */
-    FTMEM_ROLE_END = 14
+    FTMEM_ROLE_WIDEN = 14, /* from the width of the token embedding to that of the blocks (ALBERT) */
+    FTMEM_ROLE_END = 15
 };
-#define FTMEM_ROLES_ALL_LINEAR 0x21ffu /* every linear but the head: PEFT's "all-linear" */
+#define FTMEM_ROLES_ALL_LINEAR 0x61ffu /* every linear but the head: PEFT's "all-linear" */
 
 /* Parts for ftmem_job.freeze; a set is an OR. */
 enum { FTMEM_PART_EMBED = 1, FTMEM_PART_HEAD = 2, FTMEM_PART_FIRST_LAYERS = 4, FTMEM_PART_LAST_LAYERS = 8, FTMEM_PART_ALL_BUT = 16 };

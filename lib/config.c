@@ -474,6 +474,10 @@ static ftmem_status config_blocks(const config_source *c, ftmem_model *model)
 {
     int32_t family = c->cls->family;
     config_count_labels(c, model);
+    if (family == FTMEM_ROBERTA) { /* positions count from 2, inside the table */
+        model->position_rows = model->max_positions;
+        model->max_positions -= 2;
+    }
     if (family == FTMEM_OPT || family == FTMEM_GPT2 || family == FTMEM_GPT_BIGCODE)
         model->position_rows = model->max_positions + (family == FTMEM_OPT ? 2 : 0); /* OPT counts from 2 */
     if (family == FTMEM_GPT_NEOX) model->two_norms = model->parallel;

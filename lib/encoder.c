@@ -19,25 +19,58 @@ static ftmem__var encoder_table(ftmem__low *low, int64_t rows, int64_t width)
     return ftmem__low_parameter(low, FTMEM_ROLE_POSITION, rows * width, width, low->shape->position_trained);
 }
 
-/* modeling_bert.py BertEmbeddings.forward: all three look-ups have names; the buffer of zeros is gathered into token types. */
+typedef struct encoder_names { /* of the embedding's forward */
+    ftmem__var at[6];
+    int32_t count;
+} encoder_names;
+
+static ftmem__var encoder_name(encoder_names *names, ftmem__var value)
+{
+    names->at[names->count++] = value;
+    return value;
+}
+
+/* Token types: zeros, gathered by position from a buffer and looked up for every token. */
+static void encoder_add_types(ftmem__low *low, encoder_names *names, ftmem__var *sum)
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__var ids, types;
+    if (shape->model->type_vocab == 0) return;
+    ids = encoder_name(names, encoder_ids(low, shape->family->positions_by_row ? low->tokens : shape->s));
+    types = encoder_name(names, ftmem__low_lookup(low, encoder_table(low, shape->model->type_vocab, shape->embedding_width), low->tokens));
+    ftmem__save_var(low->tape, types, ids);
+    encoder_replace(low->tape, sum, ftmem__binary(low->tape, FTMEM__OP_ADD, *sum, types));
+}
+
+/* modeling_bert.py BertEmbeddings.forward: all look-ups have names. modeling_roberta.py counts the positions of each row. */
 ftmem__var ftmem__low_embed_segments(ftmem__low *low)
 {
     const ftmem__shape *shape = low->shape;
     ftmem__tape *tape = low->tape;
-    int64_t width = shape->embedding_width;
-    ftmem__var words = ftmem__low_words(low), ids = encoder_ids(low, shape->s), types, positions, sum, y;
-    types = ftmem__low_lookup(low, encoder_table(low, shape->model->type_vocab, width), low->tokens);
-    ftmem__save_var(tape, types, ids);
-    sum = ftmem__binary(tape, FTMEM__OP_ADD, words, types);
-    positions = ftmem__low_lookup(low, encoder_table(low, shape->model->position_rows, width), shape->s);
+    bool by_row = shape->family->positions_by_row;
+    encoder_names names = { .count = 0 };
+    ftmem__var ids, positions, sum, y;
+    if (by_row) ids = encoder_name(&names, encoder_ids(low, low->tokens));
+    sum = ftmem__keep(tape, encoder_name(&names, ftmem__low_words(low)));
+    encoder_add_types(low, &names, &sum);
+    positions = ftmem__low_lookup(low, encoder_table(low, shape->model->position_rows, shape->embedding_width), by_row ? low->tokens : shape->s);
+    encoder_name(&names, positions);
+    if (by_row) ftmem__save_var(tape, positions, ids);
     encoder_replace(tape, &sum, ftmem__binary(tape, FTMEM__OP_ADD, sum, positions));
-    y = ftmem__low_norm(low, sum, width);
+    y = ftmem__low_norm(low, sum, shape->embedding_width);
     ftmem__drop(tape, sum);
     y = ftmem__low_dropout(low, y, shape->model->embed_dropout);
-    ftmem__drop(tape, positions);
-    ftmem__drop(tape, types);
-    ftmem__drop(tape, ids);
-    ftmem__drop(tape, words);
+    while (names.count > 0) ftmem__drop(tape, names.at[--names.count]);
+    return y;
+}
+
+/* modeling_albert.py AlbertTransformer.embedding_hidden_mapping_in; x stays the caller's. */
+ftmem__var ftmem__low_widen(ftmem__low *low, ftmem__var x)
+{
+    ftmem__var y;
+    low->adapted = ftmem__shape_outside_adapted(low->shape);
+    y = ftmem__low_linear(low, FTMEM_ROLE_WIDEN, x, low->shape->h, true);
+    low->adapted = false;
     return y;
 }
 

@@ -50,7 +50,13 @@ STEPS(families_two_norms, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, 
 STEPS(families_bert, FTMEM__RESIDUAL, FTMEM__CONTEXT, FTMEM__OUT_ASIDE, FTMEM__DROPOUT, FTMEM__ADD_NORM, FTMEM__FORGET_BRANCH, FTMEM__RESIDUAL, FTMEM__UP,
       FTMEM__DOWN_ASIDE, FTMEM__DROPOUT, FTMEM__ADD_NORM);
 
-/* heads: modeling_bert.py BertPooler and BertForSequenceClassification, BertLMPredictionHead, BertForTokenClassification; modeling_vit.py */
+/* modeling_distilbert.py TransformerBlock; modeling_albert.py AlbertLayer */
+STEPS(families_distilbert, FTMEM__RESIDUAL, FTMEM__ATTENTION, FTMEM__ADD_NORM, FTMEM__RESIDUAL, FTMEM__MLP_INLINE, FTMEM__DROPOUT, FTMEM__ADD_NORM);
+STEPS(families_albert, FTMEM__RESIDUAL, FTMEM__RESIDUAL_ATTENTION, FTMEM__RESTART, FTMEM__MLP_INLINE, FTMEM__ADD_NORM);
+
+/* heads: modeling_roberta.py RobertaClassificationHead, modeling_distilbert.py DistilBertForSequenceClassification; modeling_bert.py BertPooler and BertForSequenceClassification, BertLMPredictionHead, BertForTokenClassification; modeling_vit.py */
+STEPS(families_head_roberta, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN, FTMEM__HEAD_DROPOUT, FTMEM__DENSE, FTMEM__TANH, FTMEM__HEAD_DROPOUT);
+STEPS(families_head_distilbert, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN, FTMEM__DENSE, FTMEM__RELU, FTMEM__HEAD_DROPOUT);
 STEPS(families_head_pooled, FTMEM__FIRST_TOKEN, FTMEM__DENSE, FTMEM__TANH, FTMEM__BASE_RETURNS, FTMEM__HEAD_DROPOUT);
 STEPS(families_head_transform, FTMEM__BASE_RETURNS, FTMEM__DENSE, FTMEM__ACT, FTMEM__NORM);
 STEPS(families_head_dropout, FTMEM__BASE_RETURNS, FTMEM__HEAD_DROPOUT);
@@ -62,8 +68,8 @@ STEPS(families_head_first, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN);
 #define GPT_LIKE .block = families_gpt2, .dropout_inside = true, GPT_PARTS
 #define ENCODER .norm = FTMEM__LAYER, .positions = FTMEM__LEARNED, .mlp = FTMEM__PLAIN, .activation = FTMEM_GELU, .bidirectional = true, .mask_by_place = true, .qkv_bias = ON, .o_bias = ON, \
     .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF
-#define BERT_LIKE ENCODER, .block = families_bert, .embedding = FTMEM__EMBED_SEGMENTS, .task = FTMEM_TASK_MASKED_LM, .no_final_norm = true, .softmax_uncast = true, \
-    .softmax_own_dtype = true, .plain_loss = true, .tied = ON, .head_bias = ON, .default_targets = R(Q) | R(V)
+#define BERT_LIKE ENCODER, .embedding = FTMEM__EMBED_SEGMENTS, .task = FTMEM_TASK_MASKED_LM, .no_final_norm = true, .softmax_uncast = true, \
+    .softmax_own_dtype = true, .plain_loss = true, .tied = ON, .head_bias = ON
 #define GPT_PARTS .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .tied = ON, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, \
     .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
 
@@ -138,12 +144,23 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_COHERE2] = {.model_type = "cohere2", .qk_norm_kind = FTMEM__QK_OWN_WEIGHTS, .block = families_residual_first, .parallel_block = families_residual_first, .norm = FTMEM__LAYER_FP32, .tables = FTMEM__TABLES_CAST_QK_FP32,
         .positions = FTMEM__ROPE_INTERLEAVED, .activation = FTMEM_SILU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF,
         .parallel = ON, .two_norms = OFF, .head_bias = OFF, .logit_scale = true, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
-    [FTMEM_BERT] = {.model_type = "bert", BERT_LIKE, .id_buffers = 2,
+    [FTMEM_BERT] = {.model_type = "bert", BERT_LIKE, .block = families_bert, .id_buffers = 2,
         .head = {[FTMEM_TASK_CLASSIFY] = families_head_pooled, [FTMEM_TASK_MASKED_LM] = families_head_transform, [FTMEM_TASK_TOKEN_CLASSIFY] = families_head_dropout},
         .modules = {"query", "key", "value", NULL, "attention.output.dense", NULL, "intermediate.dense", NULL, "output.dense", "word_embeddings", "classifier", NULL,
-                    "position_embeddings", "dense"}},
+                    "position_embeddings", "dense"}, .default_targets = R(Q) | R(V)},
+    [FTMEM_ROBERTA] = {.model_type = "roberta", BERT_LIKE, .block = families_bert, .id_buffers = 2, .positions_by_row = true, .head_unquantized = true,
+        .head = {[FTMEM_TASK_CLASSIFY] = families_head_roberta, [FTMEM_TASK_MASKED_LM] = families_head_transform, [FTMEM_TASK_TOKEN_CLASSIFY] = families_head_dropout},
+        .modules = {"query", "key", "value", NULL, "attention.output.dense", NULL, "intermediate.dense", NULL, "output.dense", "word_embeddings", "classifier", NULL,
+                    "position_embeddings", "dense"}, .default_targets = R(Q) | R(V)},
+    [FTMEM_ALBERT] = {.model_type = "albert", BERT_LIKE, .block = families_albert, .id_buffers = 2, .norm_inside = true, .shared_blocks = true,
+        .head = {[FTMEM_TASK_CLASSIFY] = families_head_pooled, [FTMEM_TASK_MASKED_LM] = families_head_transform, [FTMEM_TASK_TOKEN_CLASSIFY] = families_head_dropout},
+        .modules = {"query", "key", "value", NULL, "attention.dense", NULL, "ffn", NULL, "ffn_output", "word_embeddings", "classifier", NULL, "position_embeddings", "pooler",
+                    "embedding_hidden_mapping_in"}},
+    [FTMEM_DISTILBERT] = {.model_type = "distilbert", BERT_LIKE, .block = families_distilbert, .id_buffers = 1,
+        .head = {[FTMEM_TASK_CLASSIFY] = families_head_distilbert, [FTMEM_TASK_MASKED_LM] = families_head_transform, [FTMEM_TASK_TOKEN_CLASSIFY] = families_head_dropout},
+        .modules = {"q_lin", "k_lin", "v_lin", NULL, "out_lin", NULL, "lin1", NULL, "lin2", "word_embeddings", "classifier", NULL, "position_embeddings", "vocab_transform"}},
     [FTMEM_VIT] = {.model_type = "vit", ENCODER, .block = families_sequential, .embedding = FTMEM__EMBED_PATCHES, .task = FTMEM_TASK_IMAGE_CLASSIFY, .tied = OFF,
-        .head_bias = ON, .head = {[FTMEM_TASK_IMAGE_CLASSIFY] = families_head_first}, .default_targets = R(Q) | R(V),
+        .head_bias = ON, .head = {[FTMEM_TASK_IMAGE_CLASSIFY] = families_head_first},
         .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, "fc1", NULL, "fc2", "patch_embeddings", "classifier", NULL, "position_embeddings"}},
 };
 
@@ -216,7 +233,6 @@ static ftmem_status families_required(const ftmem_model *model, ftmem_error *err
     else if (model->ffn == 0) missing = "model.ffn";
     else if (model->image_size == 0 && vision) missing = "model.image_size";
     else if (model->patch_size == 0 && vision) missing = "model.patch_size";
-    else if (model->type_vocab == 0 && ftmem__family_of(model)->embedding == FTMEM__EMBED_SEGMENTS) missing = "model.type_vocab";
     else if (model->position_rows == 0 && ftmem__family_of(model)->positions == FTMEM__LEARNED) missing = "model.position_rows";
     if (!missing) return FTMEM_OK;
     return ftmem__fail(error, FTMEM_E_MISSING, missing, "0",

@@ -89,6 +89,9 @@ typedef struct ftmem__family {
     bool no_final_norm;                  /* the last block's output is the base model's */
     bool softmax_uncast;                 /* its result goes into the matmul as it is */
     bool mask_by_place;                  /* a block's mask is no keyword: checkpoints save it, and let it go in backward */
+    bool norm_inside;                    /* attention's own forward adds the residual and normalises (modeling_albert.py AlbertAttention) */
+    bool shared_blocks;                  /* all blocks are one module */
+    bool head_unquantized;               /* the head's name is one that transformers does not quantise (lm_head) */
     bool plain_loss;                     /* CrossEntropyLoss of the logits in their own dtype, in the model's forward */
     bool never_quantized;                /* linears of a class of its own, which bitsandbytes leaves alone (Falcon) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */

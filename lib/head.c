@@ -20,10 +20,11 @@ ftmem__var ftmem__low_head_parameter(ftmem__low *low, int64_t n, int64_t cols)
 static ftmem__var head_dense(ftmem__low *low, ftmem__var x, bool inside)
 {
     const ftmem__shape *shape = low->shape;
-    int64_t h = shape->h;
+    int64_t h = shape->job->task == FTMEM_TASK_MASKED_LM ? shape->embedding_width : shape->h;
     ftmem__var w, bias;
     if (!inside || shape->job->task == FTMEM_TASK_MASKED_LM) {
-        low->adapted = shape->adapted && shape->adapter->layers_first == 0 && shape->adapter->layers_last == 0;
+        low->adapted = ftmem__shape_outside_adapted(shape);
+        low->unquantized = shape->family->head_unquantized;
         low->trained = inside ? shape->head_own_trained : shape->rest_trained;
         return ftmem__low_linear(low, FTMEM_ROLE_POOL, x, h, true);
     }
@@ -66,7 +67,7 @@ static ftmem__var head_run(ftmem__low *low, ftmem__var x, bool inside)
     if (inside) low->trained = low->shape->head_own_trained;
     for (step = inside ? start : steps; step && *step != FTMEM__END && (inside || step < start); step++) head_step(low, &cur, *step, inside);
     low->trained = trained;
-    low->adapted = false;
+    low->adapted = low->unquantized = false;
     return cur;
 }
 

@@ -402,6 +402,9 @@ static ftmem_status job_check_task(const ftmem__case *c, ftmem_error *error)
 static ftmem_status job_check_idle(const ftmem__case *c, ftmem_error *error)
 {
     const ftmem_job *job = &c->job;
+    if (job->recompute != FTMEM_RECOMPUTE_NONE && ftmem__family_of(&c->model)->shared_blocks) /* supports_gradient_checkpointing is false */
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "job.recompute", ftmem_enum_name("recompute", job->recompute),
+                           "job.recompute is given, but transformers has no gradient checkpointing for a model whose blocks are one module (ALBERT)");
     if (job->recompute_every > 1 && job->recompute == FTMEM_RECOMPUTE_NONE)
         return job_conflict_int("job.recompute_every", job->recompute_every, ", but job.recompute is none: set it to full or reentrant", error);
     if (job->eval == FTMEM_ON) return FTMEM_OK;

@@ -146,10 +146,15 @@ static ftmem__var linear_apart(ftmem__low *low, ftmem__var x, ftmem__var w, cons
     return sum;
 }
 
+static bool linear_quantizes(const ftmem__low *low)
+{
+    return (low->shape->qlora || low->shape->lora8) && !low->shape->family->never_quantized && !low->unquantized;
+}
+
 static ftmem__var linear_base(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias)
 {
     const ftmem__shape *shape = low->shape;
-    bool quantized = (shape->qlora || shape->lora8) && (FTMEM_ROLES_ALL_LINEAR >> role & 1u) && !shape->family->never_quantized;
+    bool quantized = linear_quantizes(low) && (FTMEM_ROLES_ALL_LINEAR >> role & 1u);
     ftmem__var w, b;
     if (quantized) linear_quantized(low, role, x.cols, out);
     else w = linear_parameter(low, role, x.cols * out, out, shape->dtype, low->trained, true);
@@ -165,7 +170,7 @@ static ftmem__var linear_lora(ftmem__low *low, int32_t role, ftmem__var x, ftmem
 {
     const ftmem__shape *shape = low->shape;
     ftmem__tape *tape = low->tape;
-    bool quantized = (shape->qlora || shape->lora8) && !shape->family->never_quantized;
+    bool quantized = linear_quantizes(low);
     int64_t r = shape->adapter->rank;
     int32_t result_dtype = base.dtype;
     ftmem__var a = linear_parameter(low, role, r * x.cols, r, shape->lora_dtype, true, false);
@@ -203,7 +208,7 @@ ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_
 {
     ftmem__var base = linear_base(low, role, x, out, bias);
     if (!low->adapted || !(low->shape->adapter->targets >> role & 1u)) return base;
-    if (low->shape->qlora && !low->shape->family->never_quantized) { /* bnb.py clones the 4-bit result defensively */
+    if (low->shape->qlora && linear_quantizes(low)) { /* bnb.py clones the 4-bit result defensively */
         ftmem__var copy = ftmem__unary(low->tape, FTMEM__OP_CLONE, base);
         ftmem__drop(low->tape, base);
         base = copy;

@@ -37,14 +37,17 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
     return !words || shape->model->logit_softcap <= 0 ? y : ftmem__low_softcap(low, y);
 }
 
-/* F.cross_entropy: log_softmax and nll_loss over rows x classes, in fp32 after logits.float() and under autocast. */
+/* F.cross_entropy: log_softmax and nll_loss over rows x classes. The first is in the logits' dtype, fp32 after logits.float()
+   (LossNLL.cpp cross_entropy_loss names it); autocast runs the second in fp32. */
 static ftmem__var loss_cross_entropy(ftmem__low *low, ftmem__var logits, bool widen)
 {
     ftmem__tape *tape = low->tape;
-    ftmem__var wide = ftmem__cast(tape, logits, widen || low->shape->autocast ? FTMEM_FP32 : logits.dtype), log, loss;
+    ftmem__var wide = ftmem__cast(tape, logits, widen ? FTMEM_FP32 : logits.dtype), log, given, loss;
     log = ftmem__unary(tape, FTMEM__OP_LOG_SOFTMAX, wide);
-    loss = ftmem__apply(tape, FTMEM__OP_NLL, &log, 1, 1, 1, wide.dtype);
+    given = ftmem__cast(tape, log, low->shape->autocast ? FTMEM_FP32 : log.dtype);
+    loss = ftmem__apply(tape, FTMEM__OP_NLL, &given, 1, 1, 1, given.dtype);
     ftmem__save_new(tape, loss, 1, 1, FTMEM_FP32); /* total_weight */
+    ftmem__drop(tape, given);
     ftmem__drop(tape, log);
     ftmem__drop(tape, wide);
     return loss;

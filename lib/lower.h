@@ -80,6 +80,8 @@ typedef struct ftmem__low {
     bool training;          /* dropout is active */
     bool trained;           /* base weights of this block are trained (full fine-tuning) */
     bool adapted;           /* this block has adapters */
+    bool unquantized;       /* bitsandbytes is told to leave this part alone */
+    bool first;             /* the first block, where it matters */
     uint8_t kind;           /* of the block: 0 full, 1 sliding, 2 without rotation */
     const ftmem__var *join; /* residual that attention or MLP add in their own forward, or NULL */
     bool has_weights;
@@ -87,6 +89,7 @@ typedef struct ftmem__low {
 } ftmem__low;
 
 bool ftmem__shape_layer_trained(const ftmem__shape *shape, int64_t layer);
+bool ftmem__shape_outside_adapted(const ftmem__shape *shape); /* linears outside the blocks have adapters: none are chosen by number */
 bool ftmem__shape_layer_adapted(const ftmem__shape *shape, int64_t layer);
 
 /* What the base model's frame holds beside the stream while its blocks run. */
@@ -133,6 +136,7 @@ ftmem__var ftmem__low_lookup(ftmem__low *low, ftmem__var w, int64_t tokens);
 void ftmem__low_input_leaf(ftmem__low *low, ftmem__var *x); /* enable_input_require_grads */
 /* encoder.c */
 ftmem__var ftmem__low_embed_segments(ftmem__low *low);
+ftmem__var ftmem__low_widen(ftmem__low *low, ftmem__var x); /* the token embedding to the width of the stream */
 ftmem__var ftmem__low_embed_patches(ftmem__low *low);
 /* head.c */
 ftmem__var ftmem__low_pool(ftmem__low *low, ftmem__var x);          /* the base model's part; x stays the caller's */

@@ -172,6 +172,18 @@ static ftmem__var program_out(ftmem__low *low, ftmem__var x)
     return ftmem__low_linear(low, FTMEM_ROLE_O, x, low->shape->h, low->shape->model->o_bias == FTMEM_ON);
 }
 
+/* modeling_albert.py AlbertAttention: LayerNorm(hidden_states + attn_output); takes over y. */
+static ftmem__var program_norm_inside(ftmem__low *low, ftmem__var y)
+{
+    ftmem__var sum, normed;
+    y = ftmem__low_dropout(low, y, low->shape->model->hidden_dropout);
+    sum = ftmem__binary(low->tape, FTMEM__OP_ADD, *low->join, y);
+    normed = ftmem__low_norm(low, sum, low->shape->h);
+    ftmem__drop(low->tape, sum);
+    ftmem__drop(low->tape, y);
+    return normed;
+}
+
 static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
 {
     const ftmem__shape *shape = low->shape;
@@ -179,7 +191,8 @@ static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
     ftmem__var out = program_attend(low, x, &names), y;
     y = program_out(low, out);
     ftmem__drop(low->tape, out);
-    if (low->join) program_replace(low->tape, &y, ftmem__low_dropout_add(low, y, *low->join)); /* modeling_bloom.py BloomAttention */
+    if (low->join && shape->family->norm_inside) y = program_norm_inside(low, y);
+    else if (low->join) program_replace(low->tape, &y, ftmem__low_dropout_add(low, y, *low->join)); /* modeling_bloom.py BloomAttention */
     else if (shape->family->dropout_inside) y = ftmem__low_dropout(low, y, shape->model->hidden_dropout);
     program_leave(low, &names);
     return y;
@@ -538,6 +551,10 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     case FTMEM__EMBED_SEGMENTS: x = ftmem__low_embed_segments(low); break;
     case FTMEM__EMBED_PATCHES: x = ftmem__low_embed_patches(low); break;
     default: x = program_embed_tokens(low, p); break;
+    }
+    if (shape->embedding_width != shape->h) {
+        program_hold(p, x);
+        x = ftmem__low_widen(low, x);
     }
     program_positions(low, p);
     program_alibi(low, p);

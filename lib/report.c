@@ -133,7 +133,8 @@ static void report_gradients(report *r)
         const ftmem__param *p = &walk->params.at[i];
         int64_t count = 0;
         if (!p->trained) continue;
-        if (p->segment >= 0) count = report_layers(walk, p->segment, from, layers);
+        if (p->segment >= 0 && walk->shape.family->shared_blocks) count = from < layers;
+        else if (p->segment >= 0) count = report_layers(walk, p->segment, from, layers);
         else if (p->segment == FTMEM__SEGMENT_HEAD || (p->role == FTMEM_ROLE_EMBED && walk->shape.tied && p->base)) count = head;
         else count = all;
         if (p->role == FTMEM_ROLE_EMBED && p->base && report_waits(walk, m)) count++;

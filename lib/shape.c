@@ -28,6 +28,11 @@ bool ftmem__shape_layer_adapted(const ftmem__shape *shape, int64_t layer)
     return adapter->layers_last <= 0 || layer >= shape->model->layers - adapter->layers_last;
 }
 
+bool ftmem__shape_outside_adapted(const ftmem__shape *shape)
+{
+    return shape->adapted && shape->adapter->layers_first == 0 && shape->adapter->layers_last == 0;
+}
+
 static void shape_training(ftmem__shape *shape)
 {
     const ftmem_job *job = shape->job;

@@ -111,6 +111,22 @@ static void step_head_backward(step_run *run, int32_t phase, int32_t pass)
     step_pass(run, phase, head->pass[pass], FTMEM__SEGMENT_HEAD, pass, -1);
 }
 
+/* Blocks that are one module: the gradients of the last block's use wait, those of the others are summed in, and the first block's
+   deliver them (torch/csrc/autograd/engine.cpp: a node runs when all its uses have). */
+static int32_t step_block_pass(const step_run *run, int64_t layer, int32_t pass)
+{
+    const ftmem__walk *walk = run->walk;
+    if (!walk->shape.family->shared_blocks || layer == 0) return pass;
+    return layer == walk->shape.model->layers - 1 ? FTMEM__PASS_BACKWARD : FTMEM__PASS_BACKWARD_LATER;
+}
+
+static int64_t step_waiting(const step_run *run)
+{
+    const ftmem__walk *walk = run->walk;
+    int64_t layers = walk->shape.model->layers;
+    return walk->shape.family->shared_blocks && layers > 1 ? walk->kind[walk->of_layer[layers - 1]].leaf_bytes : 0;
+}
+
 static void step_backward(step_run *run)
 {
     const ftmem__walk *walk = run->walk;
@@ -121,8 +137,9 @@ static void step_backward(step_run *run)
     for (i = walk->shape.model->layers - 1; i >= 0; i--) {
         const ftmem__kind *kind = &walk->kind[walk->of_layer[i]];
         if (!kind->out_grad) return;
-        step_pass(run, phase, kind->pass[pass], walk->of_layer[i], pass, (int32_t)i);
+        step_pass(run, phase, kind->pass[step_block_pass(run, i, pass)], walk->of_layer[i], step_block_pass(run, i, pass), (int32_t)i);
     }
+    run->level -= step_waiting(run);
     if (walk->shape.family->mask_by_place && walk->shape.job->recompute != FTMEM_RECOMPUTE_NONE) run->level -= walk->embed.mask_bytes;
     if (walk->embed.out_grad) step_pass(run, phase, walk->embed.pass[pass], FTMEM__SEGMENT_EMBED, pass, -1);
 }

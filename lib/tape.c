@@ -350,8 +350,11 @@ ftmem__var ftmem__cast(ftmem__tape *tape, ftmem__var x, int32_t dtype)
 /* torch aten/src/ATen/autocast_mode.cpp cached_cast: only fp32 leaves that require a gradient are cached. */
 ftmem__var ftmem__cast_weight(ftmem__tape *tape, ftmem__var w, int32_t dtype)
 {
-    ftmem__var out = ftmem__cast(tape, w, dtype);
-    if (out.store >= 0 && w.grad && w.node < FTMEM__NO_NODE && w.dtype == FTMEM_FP32 && !tape->stores[out.store].cached) {
+    bool cached = w.grad && w.node < FTMEM__NO_NODE && w.dtype == FTMEM_FP32;
+    ftmem__var out;
+    if (tape->shared_casts && cached) return ftmem__weight(w.n, w.cols, dtype, true);
+    out = ftmem__cast(tape, w, dtype);
+    if (out.store >= 0 && cached && !tape->stores[out.store].cached) {
         tape->stores[out.store].cached = true;
         ftmem__hold(tape, out.store);
     }

@@ -96,6 +96,7 @@ struct ftmem__tape {
     int16_t also_gradient;
     bool leaf_input;       /* the segment's input is a leaf, as in a reentrant recomputation: autocast caches its copy */
     ftmem__var input_cast; /* that copy; store -1: none yet */
+    bool shared_casts;     /* autocast's copies of weights are an earlier segment's, which has the same module */
     bool sum_leaves; /* gradients exist already: new ones are added and freed */
     ftmem__store stores[FTMEM__MAX_STORES];
     ftmem__node node[FTMEM__MAX_NODES];

@@ -23,6 +23,7 @@ static ftmem__low walk_low(ftmem__walk *walk, const ftmem__kind *kind, int32_t p
     low.trained = kind ? kind->trained : walk->shape.rest_trained;
     low.adapted = kind && kind->adapted;
     low.kind = kind ? kind->kind : 0;
+    low.first = kind && kind->first;
     return low;
 }
 
@@ -34,11 +35,12 @@ static void walk_listen(ftmem__tape *tape, const walk_probe *probe)
     tape->stop_at = probe->event ? probe->event : -1;
 }
 
-static void walk_start(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
+static void walk_start(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_probe *probe)
 {
     ftmem__tape *tape = &walk->tape;
     ftmem__tape_start(tape, ftmem__task_of_vocab(walk->shape.job->task) ? walk->shape.vocab : -1);
     tape->sum_leaves = pass == FTMEM__PASS_BACKWARD_LATER;
+    tape->shared_casts = kind && walk->shape.family->shared_blocks && !kind->first;
     if (pass == FTMEM__PASS_EVAL) tape->mode = FTMEM__NO_GRAD;
     walk_listen(tape, probe);
 }
@@ -109,7 +111,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
     ftmem__tape *tape = &walk->tape;
     int64_t base;
     ftmem__var x, out;
-    walk_start(walk, pass, probe);
+    walk_start(walk, kind, pass, probe);
     if (recomputed && pass == FTMEM__PASS_FORWARD) {
         tape->mode = FTMEM__FORGET;
         tape->graphless = walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT;
@@ -117,7 +119,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
     x = ftmem__input(tape, low.tokens * walk->shape.h, walk->shape.h, kind->in_dtype, kind->in_grad && pass != FTMEM__PASS_EVAL);
     base = tape->live;
     ftmem__tape_mark(tape);
-    if (pass == FTMEM__PASS_FORWARD && !probe) low.params = &walk->params;
+    if (pass == FTMEM__PASS_FORWARD && !probe && (kind->first || !walk->shape.family->shared_blocks)) low.params = &walk->params;
     out = ftmem__low_block(&low, x);
     if (!recomputed || !out.grad) ftmem__drop(tape, x);
     if (pass == FTMEM__PASS_FORWARD) {
@@ -162,7 +164,7 @@ static ftmem__figure walk_plain_backward(ftmem__walk *walk, const ftmem__kind *k
 {
     ftmem__low low = walk_low(walk, kind, pass);
     ftmem__var x, out;
-    walk_start(walk, pass, NULL);
+    walk_start(walk, kind, pass, NULL);
     x = ftmem__input(&walk->tape, low.tokens * walk->shape.h, walk->shape.h, kind->in_dtype, kind->in_grad);
     out = ftmem__low_block(&low, x);
     ftmem__drop(&walk->tape, x);
@@ -219,7 +221,7 @@ static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__
     ftmem__var x;
     int64_t base;
     int16_t g;
-    walk_start(walk, pass, probe);
+    walk_start(walk, kind, pass, probe);
     x = ftmem__input(tape, low.tokens * walk->shape.h, walk->shape.h, kind->in_dtype, kind->in_grad);
     tape->birth = FTMEM_CLASS_TEMPORARY;
     g = ftmem__alloc(tape, FTMEM__OP_GRADIENT, x.n, x.cols, kind->out_dtype, FTMEM_CLASS_TEMPORARY);
@@ -248,8 +250,10 @@ static void walk_block(ftmem__walk *walk, ftmem__kind *kind)
         kind->pass[FTMEM__PASS_BACKWARD] =
             kind->recomputed ? walk_checkpointed_backward(walk, kind, FTMEM__PASS_BACKWARD, NULL) : walk_backward_from(walk, out, NULL);
         kind->flops_backward = walk->tape.flops;
+        kind->leaf_bytes = walk->tape.leaf_bytes;
     }
-    if (kind->out_grad && job->accumulation > 1) kind->pass[FTMEM__PASS_BACKWARD_LATER] = walk_block_backward(walk, kind, FTMEM__PASS_BACKWARD_LATER, NULL);
+    if (kind->out_grad && (job->accumulation > 1 || walk->shape.family->shared_blocks))
+        kind->pass[FTMEM__PASS_BACKWARD_LATER] = walk_block_backward(walk, kind, FTMEM__PASS_BACKWARD_LATER, NULL);
     if (job->eval == FTMEM_ON) kind->pass[FTMEM__PASS_EVAL] = walk_block_forward(walk, kind, false, FTMEM__PASS_EVAL, NULL, NULL);
 }
 
@@ -264,10 +268,11 @@ static bool walk_layer(ftmem__walk *walk, int64_t layer, bool in_grad, uint8_t i
     want.in_grad = in_grad;
     want.in_dtype = in_dtype;
     want.recomputed = walk_recomputed(walk, layer);
+    want.first = layer == 0 && walk->shape.family->shared_blocks;
     for (i = 0; i < walk->kinds; i++) {
         ftmem__kind *k = &walk->kind[i];
         if (k->kind == want.kind && k->trained == want.trained && k->adapted == want.adapted && k->in_grad == want.in_grad && k->in_dtype == want.in_dtype &&
-            k->recomputed == want.recomputed)
+            k->recomputed == want.recomputed && k->first == want.first)
             break;
     }
     if (i == FTMEM__MAX_KINDS) return false;
@@ -307,7 +312,7 @@ static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t pass, const w
     ftmem__figure f;
     ftmem__var x;
     int32_t i;
-    walk_start(walk, pass, probe);
+    walk_start(walk, NULL, pass, probe);
     ftmem__tape_mark(tape);
     if (pass == FTMEM__PASS_FORWARD && !probe) low.params = &walk->params;
     x = ftmem__low_embed(&low, &p);
@@ -340,7 +345,7 @@ static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t pass, const 
     int64_t base;
     int32_t i;
     int16_t g;
-    walk_start(walk, pass, NULL);
+    walk_start(walk, NULL, pass, NULL);
     x = ftmem__low_embed(&low, &p);
     for (i = 0; i < p.held_count; i++) ftmem__drop(tape, p.held[i]);
     for (i = 0; i < p.mask_count; i++) ftmem__drop(tape, p.masks[i]);
@@ -410,7 +415,7 @@ static void walk_head_forward(ftmem__walk *walk, int32_t pass, uint8_t in_dtype,
     ftmem__var x, loss, normed;
     int64_t base;
     double flops;
-    walk_start(walk, pass, probe);
+    walk_start(walk, NULL, pass, probe);
     x = ftmem__input(tape, low.tokens * walk->shape.h, walk->shape.h, in_dtype, in_grad && pass != FTMEM__PASS_EVAL);
     base = tape->live;
     ftmem__tape_mark(tape);
@@ -469,7 +474,7 @@ static ftmem__figure walk_head_backward(ftmem__walk *walk, int32_t pass, uint8_t
 {
     ftmem__low low = walk_low(walk, NULL, pass);
     ftmem__var x, loss, normed;
-    walk_start(walk, pass, NULL);
+    walk_start(walk, NULL, pass, NULL);
     x = ftmem__input(&walk->tape, low.tokens * walk->shape.h, walk->shape.h, in_dtype, in_grad);
     loss = walk_head_run(walk, &low, x, NULL, &normed);
     return walk_loss_backward(walk, &low, loss, normed, probe);

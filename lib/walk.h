@@ -20,9 +20,11 @@ typedef struct ftmem__figure {
 /* One kind of block: equal in everything that matters. */
 typedef struct ftmem__kind {
     uint8_t kind; /* ftmem_model.layer_kind */
+    bool first;   /* the first block, where the family's first one differs from the others */
     bool trained, adapted, recomputed, in_grad, out_grad, in_kept;
     uint8_t in_dtype, out_dtype;
     int64_t in_bytes, born_bytes, cache_bytes; /* born: kept by autograd, counted as born in this block */
+    int64_t leaf_bytes;                          /* of gradients of parameters that a backward leaves */
     int64_t attribute_bytes;                   /* of those, held by nodes to the end of the whole backward */
     double flops_forward, flops_backward;
     int64_t layers; /* how many blocks are of this kind */

@@ -26,6 +26,10 @@ VENDORS = {"NVIDIA": 0, "AMD": 1, "Intel": 2, "Apple": 3}
 DROPPED = "nvidia geforce tesla amd instinct radeon intel gpu graphics generation edition".split()
 
 
+# Model types whose classes are copies of another one's.
+SAME_CODE = {"xlm-roberta": "roberta", "camembert": "roberta"}
+
+
 class Failure(Exception):
     """A message for the user, without a traceback."""
 
@@ -95,7 +99,7 @@ def default_values(values):
 def defaults_table():
     out = [banner("config_defaults.csv", "unsupported_types.csv"), "static const config_class config_classes[] = {\n"]
     for typ, (values, aliases) in load_defaults().items():
-        family = "FTMEM_" + typ.removesuffix("_text").upper()
+        family = "FTMEM_" + SAME_CODE.get(typ, typ).removesuffix("_text").upper()
         names = [part for pair in aliases.items() for part in pair]
         out.append(f"    {{ {c_string(typ)}, {family},\n      {packed(default_values(values))},\n      {packed(names)} }},\n")
     out.append("};\n\nstatic const config_other config_others[] = {\n")

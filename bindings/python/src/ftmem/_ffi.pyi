@@ -153,6 +153,7 @@ class _Lib:
     FTMEM_ROLE_NORM: Final[int]
     FTMEM_ROLE_POSITION: Final[int]
     FTMEM_ROLE_POOL: Final[int]
+    FTMEM_ROLE_WIDEN: Final[int]
     FTMEM_ROLE_END: Final[int]
     FTMEM_PART_EMBED: Final[int]
     FTMEM_PART_HEAD: Final[int]
