@@ -95,6 +95,8 @@ enum {
     FTMEM_OPT = 13, FTMEM_BLOOM = 14, FTMEM_MPT = 15, FTMEM_FALCON = 16, FTMEM_STARCODER2 = 17,
     FTMEM_GPT_BIGCODE = 18, FTMEM_OLMO = 19, FTMEM_OLMO2 = 20, FTMEM_OLMO3 = 21, FTMEM_SMOLLM3 = 22,
     FTMEM_GRANITE = 23, FTMEM_STABLELM = 24, FTMEM_COHERE = 25, FTMEM_COHERE2 = 26,
+    /* code outside transformers, loaded with trust_remote_code */
+    FTMEM_QWEN = 27, FTMEM_BAICHUAN = 28, FTMEM_CHATGLM = 29, FTMEM_INTERNLM2 = 30, FTMEM_ORION = 31, FTMEM_MINICPM = 32,
     /* encoders and vision */
     FTMEM_BERT = 63, FTMEM_ROBERTA = 64, FTMEM_ALBERT = 65, FTMEM_DEBERTA_V2 = 66, FTMEM_DISTILBERT = 67,
     FTMEM_MODERNBERT = 68, FTMEM_VIT = 69,
@@ -423,6 +425,7 @@ enum {
     FTMEM_NOTE_EVAL_HIGHER = 5, /* evaluation peaks above training */
     FTMEM_NOTE_LATER_STEP = 6,  /* the peak comes in step 2, when the states exist */
     FTMEM_NOTE_CKPT_FROZEN = 7, /* checkpointing makes frozen blocks keep inputs and pass gradients */
+    FTMEM_NOTE_REMOTE_CODE = 9, /* the model's code is not in transformers: parameters are exact, activations those of the same form there */
     FTMEM_NOTE_TIER = 8         /* reserved and process are calibrated, with few rows behind them */
 };
 typedef struct ftmem_note {

@@ -17,6 +17,7 @@ typedef struct config_class {
     int32_t family;
     const char *values;  /* packed: key, default */
     const char *aliases; /* packed: other name, key */
+    const char *of;      /* a rename: the class it is another name of */
 } config_class;
 
 /* A model type that is known and not modelled, and what it is. */
@@ -31,7 +32,7 @@ typedef struct config_source {
     size_t count;
     const char *prefix; /* of the keys that describe the text model */
     const config_class *cls;
-    const config_class *old; /* an old name of the class: its values and names come first; NULL: none */
+    const config_class *old; /* another name of the class: its values and names come first; NULL: none */
     ftmem_error *error;
 } config_source;
 
@@ -40,6 +41,7 @@ typedef enum config_read {
     CONFIG_WIDTH,
     CONFIG_FFN,
     CONFIG_FFN_OR_NULL,
+    CONFIG_FFN_BOTH, /* gate and up together */
     CONFIG_LAYERS,
     CONFIG_HEADS,
     CONFIG_HEADS_OR_NULL,
@@ -54,18 +56,24 @@ typedef enum config_read {
     CONFIG_VALUE, /* no key: the family is so */
     CONFIG_REFUSE_FALSY,
     CONFIG_REFUSE_TRUE,
-    CONFIG_REFUSE_ONE
+    CONFIG_REFUSE_ONE,
+    CONFIG_REFUSE_MISSING /* a key whose absence means another structure */
 } config_read;
 
 static const struct {
     int64_t maximum;
     bool or_null;
 } config_limits[] = {
-    [CONFIG_WIDTH] = { 1 << 24, false },      [CONFIG_FFN] = { 1 << 26, false },
-    [CONFIG_FFN_OR_NULL] = { 1 << 26, true }, [CONFIG_LAYERS] = { FTMEM_MAX_LAYERS, false },
-    [CONFIG_HEADS] = { 1 << 16, false },      [CONFIG_HEADS_OR_NULL] = { 1 << 16, true },
+    [CONFIG_WIDTH] = { 1 << 24, false },
+    [CONFIG_FFN] = { 1 << 26, false },
+    [CONFIG_FFN_OR_NULL] = { 1 << 26, true },
+    [CONFIG_FFN_BOTH] = { 1 << 27, false },
+    [CONFIG_LAYERS] = { FTMEM_MAX_LAYERS, false },
+    [CONFIG_HEADS] = { 1 << 16, false },
+    [CONFIG_HEADS_OR_NULL] = { 1 << 16, true },
     [CONFIG_WIDTH_OR_NULL] = { 1 << 24, true },
-    [CONFIG_VOCAB] = { 1 << 30, false },      [CONFIG_POSITIONS] = { INT64_C(1) << 40, false },
+    [CONFIG_VOCAB] = { 1 << 30, false },
+    [CONFIG_POSITIONS] = { INT64_C(1) << 40, false },
 };
 
 typedef struct config_rule {
@@ -299,6 +307,7 @@ static ftmem_status config_apply(const config_source *c, const config_rule *rule
     if (rule->read <= CONFIG_POSITIONS) {
         int64_t size = 0;
         status = config_read_size(c, &e, rule->read, &size);
+        if (rule->read == CONFIG_FFN_BOTH) size /= 2;
         memcpy(to, &size, sizeof size);
     } else if (rule->read <= CONFIG_CAP) {
         double real;
@@ -630,6 +639,7 @@ static ftmem_status config_layers(const config_source *c, ftmem_model *model)
 static bool config_harmless(const ftmem_entry *e, uint8_t read)
 {
     if (e->type == FTMEM_ENTRY_TEXT) return false;
+    if (read == CONFIG_REFUSE_MISSING) return e->type != FTMEM_ENTRY_NULL;
     if (read == CONFIG_REFUSE_ONE) return e->type == FTMEM_ENTRY_NULL || config_number(e) == 1;
     if (read == CONFIG_REFUSE_TRUE) return e->type == FTMEM_ENTRY_BOOL && e->integer != 0;
     return e->type == FTMEM_ENTRY_NULL || config_number(e) == 0;
@@ -640,7 +650,10 @@ static ftmem_status config_refuse_options(const config_source *c)
     const config_rule *rule = NULL;
     int32_t group;
     while ((rule = config_next(c, rule, &group)) != NULL) {
+        ftmem_entry e = { 0 };
         const ftmem_entry *given = rule->why ? config_given(c, rule->key) : NULL;
+        e.key = rule->key;
+        if (!given && rule->read == CONFIG_REFUSE_MISSING) given = &e;
         if (given && !config_harmless(given, rule->read)) return config_fail(c, FTMEM_E_UNSUPPORTED, given, rule->why);
     }
     return FTMEM_OK;
@@ -703,30 +716,18 @@ static ftmem_status config_refuse(const config_source *c)
 
 /* ------------------------------------------------------------------------------------------------ model types */
 
-/* What RefinedWeb, the first name of Falcon's code, calls things; its 40B came before the switch that tells it apart. */
-static const config_class config_refined_web[] = {
-    { "RefinedWeb", FTMEM_FALCON,
-      "new_decoder_architecture\0"
-      "true\0",
-      "n_layer\0"
-      "num_hidden_layers\0"
-      "n_head\0"
-      "num_attention_heads\0"
-      "n_head_kv\0"
-      "num_kv_heads\0" },
-    { "RefinedWebModel", FTMEM_FALCON, "",
-      "n_layer\0"
-      "num_hidden_layers\0"
-      "n_head\0"
-      "num_attention_heads\0"
-      "n_head_kv\0"
-      "num_kv_heads\0" },
-};
-
 static const config_class *config_class_of(const char *type)
 {
     for (int32_t i = 0; i < FTMEM__COUNT(config_classes); i++)
         if (strcmp(config_classes[i].type, type) == 0) return &config_classes[i];
+    return NULL;
+}
+
+/* Another name of a class, with other names for its keys: NULL if there is none. */
+static const config_class *config_rename_of(const char *type)
+{
+    for (int32_t i = 0; i < FTMEM__COUNT(config_renames); i++)
+        if (strcmp(config_renames[i].type, type) == 0) return &config_renames[i];
     return NULL;
 }
 
@@ -771,9 +772,8 @@ static ftmem_status config_open(config_source *c)
         return ftmem__fail(c->error, FTMEM_E_MISSING, "model_type", "", "model_type is missing; a Hugging Face config.json names its family there.");
     if (type->type != FTMEM_ENTRY_TEXT) return config_fail(c, FTMEM_E_TYPE, type, "it must be a name such as llama");
     bool gemma3 = strcmp(type->text, "gemma3") == 0;
-    for (int32_t i = 0; i < FTMEM__COUNT(config_refined_web); i++)
-        if (strcmp(type->text, config_refined_web[i].type) == 0) c->old = &config_refined_web[i];
-    c->cls = config_class_of(c->old ? "falcon" : gemma3 ? "gemma3_text" : type->text);
+    c->old = config_rename_of(type->text);
+    c->cls = config_class_of(c->old ? c->old->of : gemma3 ? "gemma3_text" : type->text);
     if (!c->cls) return config_refuse_type(c, type->text);
     if (gemma3 && config_object(c, "text_config")) c->prefix = "text_config.";
     return FTMEM_OK;

@@ -65,6 +65,8 @@ STEPS(families_head_first, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN);
 #define LLAMA_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL}
 #define LLAMA_LIKE .block = families_sequential, .activation = FTMEM_SILU, .mlp = FTMEM__GATED, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, \
     .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)
+#define LLAMA_PARTS .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .o_bias = OFF, .mlp_bias = OFF, \
+    .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
 #define GPT_LIKE .block = families_gpt2, .dropout_inside = true, GPT_PARTS
 #define ENCODER .norm = FTMEM__LAYER, .positions = FTMEM__LEARNED, .mlp = FTMEM__PLAIN, .activation = FTMEM_GELU, .bidirectional = true, .mask_by_place = true, .qkv_bias = ON, .o_bias = ON, \
     .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF
@@ -144,6 +146,20 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_COHERE2] = {.model_type = "cohere2", .qk_norm_kind = FTMEM__QK_OWN_WEIGHTS, .block = families_residual_first, .parallel_block = families_residual_first, .norm = FTMEM__LAYER_FP32, .tables = FTMEM__TABLES_CAST_QK_FP32,
         .positions = FTMEM__ROPE_INTERLEAVED, .activation = FTMEM_SILU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF,
         .parallel = ON, .two_norms = OFF, .head_bias = OFF, .logit_scale = true, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
+    /* Code that comes with the model's files: parts and order from the repository's modeling file, each part's
+       operations as transformers writes that form. */
+    [FTMEM_QWEN] = {.model_type = "qwen", LLAMA_PARTS, .remote_code = true, .qkv_bias = ON, .qkv = FTMEM__QKV_FUSED, .tables = FTMEM__TABLES_FP32,
+        .modules = {NULL, NULL, NULL, "c_attn", "attn.c_proj", "w2", "w1", NULL, "mlp.c_proj", "wte", "lm_head", NULL, NULL}, .default_targets = R(QKV)},
+    [FTMEM_BAICHUAN] = {.model_type = "baichuan", LLAMA_PARTS, .remote_code = true, .qkv_bias = OFF, .qkv = FTMEM__QKV_SELECTED, .tables = FTMEM__TABLES_FP32, .normed_head = true,
+        .modules = {NULL, NULL, NULL, "W_pack", "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL}, .default_targets = R(QKV)},
+    [FTMEM_CHATGLM] = {.model_type = "chatglm", LLAMA_PARTS, .remote_code = true, .qkv_bias = ON, .qkv = FTMEM__QKV_FUSED, .mlp = FTMEM__GATED_FUSED, .norm = FTMEM__RMS_FP32_WEIGHT,
+        .turn = FTMEM__TURN_APART,
+        .modules = {NULL, NULL, NULL, "query_key_value", "dense", NULL, NULL, "dense_h_to_4h", "dense_4h_to_h", "word_embeddings", "output_layer", NULL, NULL}, .default_targets = R(QKV)},
+    [FTMEM_INTERNLM2] = {.model_type = "internlm2", LLAMA_PARTS, .remote_code = true, .qkv_bias = OFF, .qkv = FTMEM__QKV_SELECTED,
+        .modules = {NULL, NULL, NULL, "wqkv", "wo", "w1", "w3", NULL, "w2", "tok_embeddings", "output", NULL, NULL}, .default_targets = R(QKV)},
+    [FTMEM_ORION] = {.model_type = "orion", .remote_code = true, .block = families_sequential, .norm = FTMEM__LAYER, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF,
+        .mlp_bias = OFF, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_MINICPM] = {.model_type = "minicpm", LLAMA_LIKE, .remote_code = true, .embed_scale = true, .scale_outside = true, .scale_before_head = true},
     [FTMEM_BERT] = {.model_type = "bert", BERT_LIKE, .block = families_bert, .id_buffers = 2,
         .head = {[FTMEM_TASK_CLASSIFY] = families_head_pooled, [FTMEM_TASK_MASKED_LM] = families_head_transform, [FTMEM_TASK_TOKEN_CLASSIFY] = families_head_dropout},
         .modules = {"query", "key", "value", NULL, "attention.output.dense", NULL, "intermediate.dense", NULL, "output.dense", "word_embeddings", "classifier", NULL,
@@ -198,7 +214,7 @@ static void families_switches(ftmem_model *model, const ftmem__family *row)
     families_switch(&model->parallel, row->parallel);
     families_switch(&model->two_norms, row->two_norms);
     families_switch(&model->head_bias, row->head_bias);
-    families_switch(&model->scaled, row->logit_scale ? ON : OFF);
+    families_switch(&model->scaled, row->logit_scale || row->scale_before_head ? ON : OFF);
     families_switch(&model->alibi, row->positions == FTMEM__ALIBI ? ON : OFF);
 }
 

@@ -94,6 +94,9 @@ typedef struct ftmem__family {
     bool head_unquantized;               /* the head's name is one that transformers does not quantise (lm_head) */
     bool plain_loss;                     /* CrossEntropyLoss of the logits in their own dtype, in the model's forward */
     bool never_quantized;                /* linears of a class of its own, which bitsandbytes leaves alone (Falcon) */
+    bool scale_before_head;              /* the head's input is scaled, where `scaled`, not the logits (MiniCPM) */
+    bool normed_head;                    /* training multiplies by normalize(head.weight) (Baichuan 2 NormHead) */
+    bool remote_code;                    /* not in transformers: the model's repository brings the code */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */
 } ftmem__family;

@@ -15,6 +15,29 @@ static ftmem__var loss_head_weight(ftmem__low *low, int64_t out, int64_t width)
     return ftmem__low_head_parameter(low, n, width);
 }
 
+/* modeling_baichuan.py NormHead: normalize(weight) is made in each training forward. */
+static ftmem__var loss_normed(ftmem__low *low, ftmem__var w, int64_t out)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var norm = ftmem__apply(tape, FTMEM__OP_MEAN, &w, 1, out, 1, w.dtype), y;
+    y = ftmem__binary(tape, FTMEM__OP_MUL, w, norm);
+    ftmem__drop(tape, norm);
+    return y;
+}
+
+/* F.linear of the stream, or of a scaled copy of it (modeling_minicpm.py), and the head's weight. */
+static ftmem__var loss_head(ftmem__low *low, ftmem__var x, const ftmem__var *bias, int64_t out, bool classify)
+{
+    const ftmem__family *family = low->shape->family;
+    bool scaled = !classify && family->scale_before_head && low->shape->model->scaled == FTMEM_ON;
+    ftmem__var w = loss_head_weight(low, out, x.cols), in = scaled ? ftmem__unary(low->tape, FTMEM__OP_SCALE, x) : ftmem__keep(low->tape, x), normed = w, y;
+    if (family->normed_head && !classify) normed = loss_normed(low, w, out);
+    y = ftmem__low_plain_linear(low, in, normed, bias, out);
+    if (family->normed_head && !classify) ftmem__drop(low->tape, normed);
+    ftmem__drop(low->tape, in);
+    return y;
+}
+
 /* logits = head(x), scaled and soft-capped where the family does; x stays the caller's. */
 ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
 {
@@ -23,11 +46,10 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
     bool words = ftmem__task_of_vocab(shape->job->task);
     bool has_bias = words ? shape->model->head_bias == FTMEM_ON : shape->family->head[shape->job->task] != NULL;
     int64_t out = words ? shape->vocab : shape->job->classes;
-    ftmem__var in = ftmem__low_before_logits(low, x), w, bias, y, t;
+    ftmem__var in = ftmem__low_before_logits(low, x), bias, y, t;
     tape->part = FTMEM__PART_HEAD;
-    w = loss_head_weight(low, out, in.cols);
     if (has_bias) bias = ftmem__low_head_parameter(low, out, out);
-    y = ftmem__low_plain_linear(low, in, w, has_bias ? &bias : NULL, out);
+    y = loss_head(low, in, has_bias ? &bias : NULL, out, !words);
     ftmem__drop(tape, in);
     if (words && shape->family->logit_scale && shape->model->scaled == FTMEM_ON) {
         t = ftmem__unary(tape, FTMEM__OP_SCALE, y);
@@ -53,17 +75,18 @@ static ftmem__var loss_cross_entropy(ftmem__low *low, ftmem__var logits, bool wi
     return loss;
 }
 
-/* The labels are shifted, not the logits: padded by one, and copied when rows are more than one. */
+/* loss_utils.py ForCausalLMLoss: the labels are shifted, not the logits: padded by one, and copied when rows are more than
+   one. The padded ones are the function's argument and live until it returns. */
 static ftmem__var loss_causal(ftmem__low *low, ftmem__var logits)
 {
     ftmem__tape *tape = low->tape;
     int16_t padded = ftmem__alloc(tape, FTMEM__OP_TABLE, low->b * (low->shape->s + 1), 0, FTMEM_INT64, tape->birth);
     int16_t shifted = low->b > 1 ? ftmem__alloc(tape, FTMEM__OP_TABLE, low->tokens, 0, FTMEM_INT64, tape->birth) : padded;
     ftmem__var loss, labels = ftmem__constant(low->tokens, 1, FTMEM_INT64);
-    if (shifted != padded) ftmem__release(tape, padded);
     labels.store = shifted;
     loss = loss_cross_entropy(low, logits, true);
     ftmem__save_var(tape, loss, labels);
+    if (shifted != padded) ftmem__release(tape, padded);
     ftmem__release(tape, shifted);
     return loss;
 }

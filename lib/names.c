@@ -51,7 +51,7 @@ static void names_put_nearest(ftmem__text *text, const ftmem__names *names, cons
     int64_t rank = -1;
     const char *between = "";
     for (const char *name = names_next(names, typed, &rank); name; name = names_next(names, typed, &rank)) {
-        if (text->needed + strlen(name) + sizeof ", , ..." > text->capacity) {
+        if (text->needed + strlen(name) + sizeof ", , ..." >= text->capacity) {
             ftmem__put(text, ", ...");
             return;
         }

@@ -6,6 +6,7 @@ typedef struct report {
     ftmem__step *step;
     ftmem_memory *memory;
     ftmem_tensor kind[REPORT_KINDS];
+    uint32_t key[REPORT_KINDS]; /* of each line: lines that are alike have equal ones */
     int32_t count;
     int64_t times; /* how many blocks a tape stands for */
     bool others;   /* a finished forward: the result belongs to the next segment */
@@ -21,19 +22,27 @@ static bool report_alike(const ftmem_tensor *a, const ftmem_tensor *b)
     return same && (a->part == b->part || a->tensor_class < FTMEM_CLASS_KEPT);
 }
 
+static uint32_t report_key(const ftmem_tensor *t)
+{
+    return (uint32_t)t->dims[0] * 31u + (uint32_t)t->dims[1] * 127u + (uint32_t)(t->tensor_class * 16 + t->dtype);
+}
+
 /* When lines run out the classes still get their bytes. */
 static void report_tensor(report *r, const ftmem_tensor *t)
 {
-    int32_t i;
+    uint32_t key = report_key(t);
+    int32_t i, count = r->count;
     r->memory->at_peak[t->tensor_class] += t->bytes;
-    for (i = 0; i < r->count; i++) {
-        ftmem_tensor *k = &r->kind[i];
-        if (!report_alike(k, t)) continue;
-        k->bytes += t->bytes;
-        k->count += t->count;
+    for (i = 0; i < count; i++) {
+        if (r->key[i] != key || !report_alike(&r->kind[i], t)) continue;
+        r->kind[i].bytes += t->bytes;
+        r->kind[i].count += t->count;
         return;
     }
-    if (r->count < REPORT_KINDS) r->kind[r->count++] = *t;
+    if (count == REPORT_KINDS) return;
+    r->key[count] = key;
+    r->kind[count] = *t;
+    r->count++;
 }
 
 static void report_store(report *r, const ftmem__store *s)
@@ -91,6 +100,7 @@ static int32_t report_part_of(int32_t role)
 static void report_param(report *r, const ftmem__param *p, int32_t tensor_class, int64_t count, int64_t bytes, ftmem__op op)
 {
     ftmem_tensor t = { 0 };
+    if (count <= 0) return;
     t.bytes = (uint64_t)(bytes * count);
     t.count = count;
     t.dims[0] = p->rows ? p->rows : p->n;
@@ -99,15 +109,16 @@ static void report_param(report *r, const ftmem__param *p, int32_t tensor_class,
     t.dtype = p->dtype;
     t.op = ftmem__op_name((int32_t)op, false);
     t.part = ftmem__part_name(report_part_of(p->role));
-    if (count > 0) report_tensor(r, &t);
+    report_tensor(r, &t);
 }
 
-/* How many blocks of a kind lie in [from, to). */
-static int64_t report_layers(const ftmem__walk *walk, int32_t kind, int64_t from, int64_t to)
+/* How many blocks of each kind lie in [from, to). */
+static void report_layers(const ftmem__walk *walk, int64_t from, int64_t to, int64_t count[FTMEM__MAX_KINDS])
 {
-    int64_t i, n = 0;
-    for (i = from; i < to; i++) n += walk->of_layer[i] == kind;
-    return n;
+    int64_t i;
+    int32_t k;
+    for (k = 0; k < walk->kinds; k++) count[k] = 0;
+    for (i = from; i < to; i++) count[walk->of_layer[i]]++;
 }
 
 /* In a later micro-batch the tied head's new gradient waits for the embedding's, beside the summed one. */
@@ -121,7 +132,7 @@ static void report_gradients(report *r)
 {
     const ftmem__walk *walk = r->step->walk;
     const ftmem__moment *m = &r->step->peak;
-    int64_t layers = walk->shape.model->layers, from = layers;
+    int64_t layers = walk->shape.model->layers, from = layers, above[FTMEM__MAX_KINDS];
     bool backward = m->pass == FTMEM__PASS_BACKWARD, all = m->later_micro || m->phase == FTMEM_PHASE_OPTIMIZER || m->phase == FTMEM_PHASE_OPTIMIZER2,
          head = all;
     int32_t i;
@@ -129,12 +140,13 @@ static void report_gradients(report *r)
     else if (backward && m->segment == FTMEM__SEGMENT_EMBED) from = 0;
     else if (backward && m->layer >= 0) from = m->layer + 1;
     if (backward && m->segment != FTMEM__SEGMENT_HEAD) head = true;
+    report_layers(walk, from, layers, above);
     for (i = 0; i < walk->params.count; i++) {
         const ftmem__param *p = &walk->params.at[i];
         int64_t count = 0;
         if (!p->trained) continue;
         if (p->segment >= 0 && walk->shape.family->shared_blocks) count = from < layers;
-        else if (p->segment >= 0) count = report_layers(walk, p->segment, from, layers);
+        else if (p->segment >= 0) count = above[p->segment];
         else if (p->segment == FTMEM__SEGMENT_HEAD || (p->role == FTMEM_ROLE_EMBED && walk->shape.tied && p->base)) count = head;
         else count = all;
         if (p->role == FTMEM_ROLE_EMBED && p->base && report_waits(walk, m)) count++;
@@ -150,8 +162,8 @@ static void report_states(report *r)
     int32_t i;
     for (i = 0; i < walk->params.count; i++) {
         ftmem__param p = walk->params.at[i];
-        int64_t bytes = ftmem__state_bytes(job, &p), tensors = bytes >= 2 * p.n ? 2 : 1;
-        if (!p.trained || !bytes) continue;
+        int64_t bytes = p.trained ? ftmem__state_bytes(job, &p) : 0, tensors = bytes >= 2 * p.n ? 2 : 1;
+        if (!bytes) continue;
         if (bytes < 4 * p.n && p.rows) {
             p.dtype = FTMEM_INT8;
             p.rows = 0;
@@ -219,10 +231,10 @@ static void report_attributes(report *r, int32_t kind)
     const ftmem__moment *m = &r->step->peak;
     const ftmem__kind *k = &walk->kind[kind];
     bool backward = m->pass == FTMEM__PASS_BACKWARD || m->pass == FTMEM__PASS_BACKWARD_LATER;
-    int64_t from = k->recomputed ? m->layer : m->layer + 1;
-    if (backward)
-        report_bytes(r, FTMEM_CLASS_KEPT, k->attribute_bytes * report_layers(walk, kind, from, walk->shape.model->layers), FTMEM__OP_LINEAR8,
-                     FTMEM__PART_ATTENTION);
+    int64_t from = k->recomputed ? m->layer : m->layer + 1, above[FTMEM__MAX_KINDS];
+    if (!backward || !k->attribute_bytes) return;
+    report_layers(walk, from, walk->shape.model->layers, above);
+    report_bytes(r, FTMEM_CLASS_KEPT, k->attribute_bytes * above[kind], FTMEM__OP_LINEAR8, FTMEM__PART_ATTENTION);
 }
 
 /* What the blocks below keep: all of them while the head runs, those below the running one else. */
@@ -230,9 +242,10 @@ static void report_blocks(report *r)
 {
     const ftmem__walk *walk = r->step->walk;
     const ftmem__moment *m = &r->step->peak;
-    int64_t done = m->layer >= 0 ? m->layer : walk->shape.model->layers;
+    int64_t below[FTMEM__MAX_KINDS];
     int32_t k;
-    for (k = 0; k < walk->kinds; k++) report_again(r, k, FTMEM__PASS_FORWARD, FTMEM__EVENT_END, report_layers(walk, k, 0, done), false);
+    report_layers(walk, 0, m->layer >= 0 ? m->layer : walk->shape.model->layers, below);
+    for (k = 0; k < walk->kinds; k++) report_again(r, k, FTMEM__PASS_FORWARD, FTMEM__EVENT_END, below[k], false);
     for (k = 0; k < walk->kinds && m->layer >= 0; k++) report_attributes(r, k);
 }
 
@@ -310,9 +323,12 @@ static void report_components(ftmem_memory *m)
 void ftmem__report(ftmem__step *step, ftmem_memory *memory)
 {
     report r;
-    memset(&r, 0, sizeof r);
     r.step = step;
     r.memory = memory;
+    r.count = 0;
+    r.times = 0;
+    r.others = r.keep_result = r.released = false;
+    r.op = r.part = NULL;
     report_weights(&r);
     report_gradients(&r);
     report_kept(&r);

@@ -43,13 +43,26 @@ static int64_t step_stream_bytes(const ftmem__walk *walk, int32_t dtype, int32_t
     return ftmem__round512(ftmem__bytes(dtype, rows * shape->s * shape->h));
 }
 
+/* A pass over a run of equal blocks: memory is linear in the block's index, so the highest moment is at one of the ends. */
+static void step_blocks(step_run *run, int32_t phase, int32_t pass, int64_t first, int64_t last)
+{
+    int32_t segment = run->walk->of_layer[first];
+    ftmem__figure f = run->walk->kind[segment].pass[pass];
+    int64_t rest = f.delta * (last > first ? last - first : first - last);
+    if (f.delta <= 0) step_moment(run, phase, f, segment, pass, (int32_t)first);
+    run->level += rest;
+    if (f.delta > 0) step_moment(run, phase, f, segment, pass, (int32_t)last);
+    run->level += f.delta;
+}
+
 static void step_blocks_forward(step_run *run, int32_t phase, int32_t pass)
 {
     const ftmem__walk *walk = run->walk;
-    int64_t i;
-    for (i = 0; i < walk->shape.model->layers; i++) {
-        const ftmem__kind *kind = &walk->kind[walk->of_layer[i]];
-        step_pass(run, phase, kind->pass[pass], walk->of_layer[i], pass, (int32_t)i);
+    const ftmem__kind *kind = &walk->kind[walk->of_layer[0]];
+    int64_t i, last, layers = walk->shape.model->layers;
+    for (i = 0; i < layers; i = last + 1) {
+        for (last = i; last > 0 && last + 1 < layers && walk->of_layer[last + 1] == walk->of_layer[i];) last++; /* the first block by itself */
+        step_blocks(run, phase, pass, i, last);
         if (i > 0 || !walk->embed.aliased || (kind->in_kept && pass == FTMEM__PASS_FORWARD)) continue;
         run->frame = step_stream_bytes(walk, kind->in_dtype, pass);
         run->level += run->frame;
@@ -113,11 +126,16 @@ static void step_head_backward(step_run *run, int32_t phase, int32_t pass)
 
 /* Blocks that are one module: the gradients of the last block's use wait, those of the others are summed in, and the first block's
    deliver them (torch/csrc/autograd/engine.cpp: a node runs when all its uses have). */
+static bool step_waits(const step_run *run, int64_t layer)
+{
+    const ftmem__shape *shape = &run->walk->shape;
+    return shape->family->shared_blocks && layer > 0 && layer == shape->model->layers - 1;
+}
+
 static int32_t step_block_pass(const step_run *run, int64_t layer, int32_t pass)
 {
-    const ftmem__walk *walk = run->walk;
-    if (!walk->shape.family->shared_blocks || layer == 0) return pass;
-    return layer == walk->shape.model->layers - 1 ? FTMEM__PASS_BACKWARD : FTMEM__PASS_BACKWARD_LATER;
+    if (!run->walk->shape.family->shared_blocks || layer == 0) return pass;
+    return step_waits(run, layer) ? FTMEM__PASS_BACKWARD : FTMEM__PASS_BACKWARD_LATER;
 }
 
 static int64_t step_waiting(const step_run *run)
@@ -131,13 +149,13 @@ static void step_backward(step_run *run)
 {
     const ftmem__walk *walk = run->walk;
     int32_t pass = run->later_micro ? FTMEM__PASS_BACKWARD_LATER : FTMEM__PASS_BACKWARD, phase = run->first + 2;
-    int64_t i;
+    int64_t i, last;
     if (!walk->head.out_grad) return;
     step_head_backward(run, phase, pass);
-    for (i = walk->shape.model->layers - 1; i >= 0; i--) {
-        const ftmem__kind *kind = &walk->kind[walk->of_layer[i]];
-        if (!kind->out_grad) return;
-        step_pass(run, phase, kind->pass[step_block_pass(run, i, pass)], walk->of_layer[i], step_block_pass(run, i, pass), (int32_t)i);
+    for (i = walk->shape.model->layers - 1; i >= 0; i = last - 1) {
+        if (!walk->kind[walk->of_layer[i]].out_grad) return;
+        for (last = i; last > 0 && walk->of_layer[last - 1] == walk->of_layer[i] && !step_waits(run, i);) last--;
+        step_blocks(run, phase, step_block_pass(run, i, pass), i, last);
     }
     run->level -= step_waiting(run);
     if (walk->shape.family->mask_by_place && walk->shape.job->recompute != FTMEM_RECOMPUTE_NONE) run->level -= walk->embed.mask_bytes;

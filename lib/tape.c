@@ -34,17 +34,6 @@ const char *ftmem__op_name(int32_t op, bool backward)
     return backward ? tape_backward_names[op] : tape_names[op];
 }
 
-int64_t ftmem__bytes(int32_t dtype, int64_t elements)
-{
-    static const uint8_t size[FTMEM_DTYPE_END] = { 0, 4, 2, 2, 1, 0, 0, 8, 1 };
-    return elements * size[dtype];
-}
-
-int64_t ftmem__round512(int64_t bytes)
-{
-    return (bytes + 511) & ~(int64_t)511; /* torch CUDACachingAllocator kMinBlockSize */
-}
-
 /* ---------------------------------------------------------------------------------------------------- storage */
 
 void ftmem__tape_start(ftmem__tape *tape, int64_t big_cols)
@@ -82,35 +71,36 @@ static int16_t tape_slot(ftmem__tape *tape)
 }
 
 /* One allocation is one event; the peak can only be at one. */
-static int16_t tape_event(ftmem__tape *tape, ftmem__store store)
+static void tape_event(ftmem__tape *tape, const ftmem__store *store)
 {
-    int16_t slot;
-    if (tape->stopped || (tape->mode == FTMEM__GHOST && !tape->backward)) return -1;
-    slot = tape_slot(tape);
-    store.refs = 1;
-    store.part = tape->part;
-    store.backward = tape->backward;
-    tape->stores[slot] = store;
-    tape->live += store.bytes;
+    tape->live += store->bytes;
     tape->event++;
     if (tape->live > tape->peak) {
         tape->peak = tape->live;
         tape->peak_event = tape->event;
     }
-    if (tape->event == tape->stop_at) tape->capture(tape->context, tape, (ftmem__op)store.op);
-    return slot;
+    if (tape->event == tape->stop_at) tape->capture(tape->context, tape, (ftmem__op)store->op);
 }
 
 int16_t ftmem__alloc(ftmem__tape *tape, ftmem__op op, int64_t n, int64_t cols, int32_t dtype, int32_t tensor_class)
 {
-    ftmem__store store = { 0 };
-    store.bytes = ftmem__round512(ftmem__bytes(dtype, n));
-    store.cols = cols;
-    store.n = n;
-    store.dtype = (uint8_t)dtype;
-    store.op = (uint8_t)op;
-    store.tensor_class = (uint8_t)(cols == tape->big_cols && tensor_class != FTMEM_CLASS_WORKSPACE ? FTMEM_CLASS_LOGITS : tensor_class);
-    return tape_event(tape, store);
+    ftmem__store *store;
+    int16_t slot;
+    if (tape->stopped || (tape->mode == FTMEM__GHOST && !tape->backward)) return -1;
+    slot = tape_slot(tape);
+    store = &tape->stores[slot];
+    store->bytes = ftmem__round512(ftmem__bytes(dtype, n));
+    store->n = n;
+    store->cols = cols;
+    store->refs = 1;
+    store->tensor_class = (uint8_t)(cols == tape->big_cols && tensor_class != FTMEM_CLASS_WORKSPACE ? FTMEM_CLASS_LOGITS : tensor_class);
+    store->dtype = (uint8_t)dtype;
+    store->op = (uint8_t)op;
+    store->part = tape->part;
+    store->cached = false;
+    store->backward = tape->backward;
+    tape_event(tape, store);
+    return slot;
 }
 
 int16_t ftmem__alloc_bytes(ftmem__tape *tape, ftmem__op op, int64_t bytes, int32_t tensor_class)
@@ -118,17 +108,9 @@ int16_t ftmem__alloc_bytes(ftmem__tape *tape, ftmem__op op, int64_t bytes, int32
     return ftmem__alloc(tape, op, bytes, 0, FTMEM_INT8, tensor_class);
 }
 
-void ftmem__hold(ftmem__tape *tape, int16_t store)
+void ftmem__free(ftmem__tape *tape, int16_t store)
 {
-    if (store >= 0) tape->stores[store].refs++;
-}
-
-void ftmem__release(ftmem__tape *tape, int16_t store)
-{
-    ftmem__store *s;
-    if (store < 0) return;
-    s = &tape->stores[store];
-    if (--s->refs > 0) return;
+    ftmem__store *s = &tape->stores[store];
     tape->live -= s->bytes;
     s->n = tape->free_head;
     s->refs = 0;
@@ -136,45 +118,12 @@ void ftmem__release(ftmem__tape *tape, int16_t store)
     tape->free_head = store;
 }
 
-void ftmem__drop(ftmem__tape *tape, ftmem__var value)
-{
-    ftmem__release(tape, value.store);
-}
-
 /* ----------------------------------------------------------------------------------------------------- values */
-
-static ftmem__var tape_var(int64_t n, int64_t cols, int32_t dtype, int16_t store, int16_t node, bool grad)
-{
-    ftmem__var v = { 0 };
-    v.n = n;
-    v.cols = cols;
-    v.store = store;
-    v.node = node;
-    v.dtype = (uint8_t)dtype;
-    v.grad = grad;
-    return v;
-}
-
-ftmem__var ftmem__weight(int64_t n, int64_t cols, int32_t dtype, bool trained)
-{
-    return tape_var(n, cols, dtype, -1, trained ? FTMEM__LEAF : FTMEM__NO_NODE, trained);
-}
-
-ftmem__var ftmem__constant(int64_t n, int64_t cols, int32_t dtype)
-{
-    return tape_var(n, cols, dtype, -1, FTMEM__NO_NODE, false);
-}
 
 ftmem__var ftmem__input(ftmem__tape *tape, int64_t n, int64_t cols, int32_t dtype, bool grad)
 {
     int16_t store = ftmem__alloc(tape, FTMEM__OP_INPUT, n, cols, dtype, tape->birth);
-    return tape_var(n, cols, dtype, store, grad ? FTMEM__INPUT : FTMEM__NO_NODE, grad);
-}
-
-ftmem__var ftmem__keep(ftmem__tape *tape, ftmem__var value)
-{
-    ftmem__hold(tape, value.store);
-    return value;
+    return ftmem__value(n, cols, dtype, store, grad ? FTMEM__INPUT : FTMEM__NO_NODE, grad);
 }
 
 /* ------------------------------------------------------------------------------------------------------ nodes */
@@ -192,7 +141,7 @@ static void tape_save(ftmem__tape *tape, ftmem__node *node, int16_t store)
     ftmem__hold(tape, store);
 }
 
-static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, ftmem__var *out)
+static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, int64_t n, int32_t dtype)
 {
     ftmem__node *node;
     int32_t i;
@@ -200,7 +149,7 @@ static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var 
         tape->exhausted = true;
         return NULL;
     }
-    node = &tape->node[tape->nodes];
+    node = &tape->node[tape->nodes++];
     node->work = 0;
     node->flops = 0;
     node->held = 0;
@@ -209,19 +158,10 @@ static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var 
     node->op = (uint8_t)op;
     node->inputs = (uint8_t)count;
     node->outs = 1;
-    node->need = 0;
     node->part = tape->part;
-    node->out_dtype = out->dtype;
-    node->out_n = out->n;
-    for (i = 0; i < count; i++) {
-        node->in_n[i] = in[i].n;
-        node->in_cols[i] = in[i].cols;
-        node->in_node[i] = in[i].node;
-        node->in_slot[i] = in[i].slot;
-        node->in_dtype[i] = in[i].dtype;
-        if (in[i].grad) node->need |= (uint8_t)(1u << i);
-    }
-    out->node = (int16_t)tape->nodes++;
+    node->out_dtype = (uint8_t)dtype;
+    node->out_n = n;
+    for (i = 0; i < count; i++) node->in[i] = in[i];
     return node;
 }
 
@@ -242,12 +182,12 @@ void ftmem__drop_attributes(ftmem__tape *tape)
     while (tape->attributes > 0) ftmem__release(tape, tape->attribute[--tape->attributes]);
 }
 
-static void tape_save_by_row(ftmem__tape *tape, ftmem__node *node, const ftmem__var *in, ftmem__var out)
+static void tape_save_by_row(ftmem__tape *tape, ftmem__node *node, const ftmem__var *in, int16_t out)
 {
     int32_t i;
     switch (tape_rows[node->op].saves) {
     case TAPE_INPUT: tape_save(tape, node, in[0].store); break;
-    case TAPE_OUTPUT: tape_save(tape, node, out.store); break;
+    case TAPE_OUTPUT: tape_save(tape, node, out); break;
     case TAPE_INPUTS:
         for (i = 0; i < node->inputs; i++) tape_save(tape, node, in[i].store);
         break;
@@ -267,40 +207,45 @@ static bool tape_ends_before(const ftmem__tape *tape, ftmem__op op)
     return tape->nodes == tape->stop_after && (saves == TAPE_INPUT || saves == TAPE_CROSS) && op != FTMEM__OP_LAYER_NORM;
 }
 
-static void tape_finish(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, ftmem__var *out)
+/* Records an operation whose result is `store`; returns its node. */
+static int16_t tape_record(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, int64_t n, int32_t dtype, int16_t store)
 {
-    ftmem__node *node = tape_node(tape, op, in, count, out);
-    if (node) tape_save_by_row(tape, node, in, *out);
-    tape->stopped = out->node == tape->stop_after;
+    ftmem__node *node = tape_node(tape, op, in, count, n, dtype);
+    int32_t number = node ? tape->nodes - 1 : FTMEM__NO_NODE;
+    if (node) tape_save_by_row(tape, node, in, store);
+    tape->stopped = number == tape->stop_after;
+    return (int16_t)number;
 }
 
+static bool tape_wants_grad(const ftmem__tape *tape, const ftmem__var *in, int32_t count)
+{
+    bool grad = false;
+    int32_t i;
+    for (i = 0; i < count; i++) grad = grad || in[i].grad;
+    return grad && tape->mode != FTMEM__NO_GRAD;
+}
+
+static int16_t tape_result(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int64_t n, int64_t cols, int32_t dtype)
+{
+    if (tape_rows[op].forward != TAPE_VIEW) return ftmem__alloc(tape, op, n, cols, dtype, tape->birth);
+    ftmem__hold(tape, in[0].store);
+    return in[0].store;
+}
+
+/* The result is put together at the end, from registers: to copy what has just been written byte by byte is slow. */
 ftmem__var ftmem__apply(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, int64_t n, int64_t cols, int32_t dtype)
 {
-    ftmem__var out = tape_var(n, cols, dtype, -1, FTMEM__NO_NODE, false);
-    bool last = false;
-    int32_t i;
-    if (tape->stopped) return out;
-    for (i = 0; i < count; i++) out.grad = out.grad || in[i].grad;
-    if (tape->mode == FTMEM__NO_GRAD) out.grad = false;
-    if (out.grad && tape->mode >= FTMEM__RECORD) last = tape_ends_before(tape, op);
-    if (last) {
-        tape_finish(tape, op, in, count, &out);
-        return out;
+    bool grad = !tape->stopped && tape_wants_grad(tape, in, count), recorded = grad && tape->mode >= FTMEM__RECORD;
+    int16_t store = -1, node = FTMEM__NO_NODE;
+    if (tape->stopped) return ftmem__value(n, cols, dtype, store, node, grad);
+    if (recorded && tape_ends_before(tape, op)) {
+        node = tape_record(tape, op, in, count, n, dtype, store);
+        return ftmem__value(n, cols, dtype, store, node, grad);
     }
-    if (tape_rows[op].forward == TAPE_VIEW) {
-        out.store = in[0].store;
-        ftmem__hold(tape, out.store);
-    } else {
-        out.store = ftmem__alloc(tape, op, n, cols, dtype, tape->birth);
-    }
-    if (out.grad && tape->mode >= FTMEM__RECORD) tape_finish(tape, op, in, count, &out);
-    if (out.grad && tape_rows[op].saves == TAPE_ATTRIBUTE) tape_attribute(tape, in[0].store);
-    return out;
-}
-
-ftmem__node *ftmem__recorded(ftmem__tape *tape, ftmem__var value)
-{
-    return value.node >= 0 ? &tape->node[value.node] : NULL;
+    store = tape_result(tape, op, in, n, cols, dtype);
+    if (recorded) node = tape_record(tape, op, in, count, n, dtype, store);
+    if (grad && tape_rows[op].saves == TAPE_ATTRIBUTE) tape_attribute(tape, in[0].store);
+    return ftmem__value(n, cols, dtype, store, node, grad);
 }
 
 void ftmem__save_new(ftmem__tape *tape, ftmem__var result, int64_t n, int64_t cols, int32_t dtype)
@@ -444,23 +389,16 @@ void ftmem__deliver(ftmem__tape *tape, ftmem__var to, int16_t gradient)
     }
 }
 
-static ftmem__var tape_operand(const ftmem__node *node, int32_t k)
-{
-    ftmem__var to = tape_var(node->in_n[k], node->in_cols[k], node->in_dtype[k], -1, node->in_node[k], true);
-    to.slot = node->in_slot[k];
-    return to;
-}
-
 /* Engine::validate_outputs: a gradient is summed to its operand's shape and cast to its dtype. */
 static int16_t tape_fit(ftmem__tape *tape, const ftmem__node *node, int32_t k, int16_t gradient, int64_t n, int32_t dtype)
 {
-    if (node->in_n[k] < n) {
-        int16_t sum = ftmem__alloc(tape, FTMEM__OP_GRADIENT, node->in_n[k], node->in_cols[k], dtype, tape->birth);
+    if (node->in[k].n < n) {
+        int16_t sum = ftmem__alloc(tape, FTMEM__OP_GRADIENT, node->in[k].n, node->in[k].cols, dtype, tape->birth);
         ftmem__release(tape, gradient);
         gradient = sum;
     }
-    if (node->in_dtype[k] != dtype) {
-        int16_t cast = ftmem__alloc(tape, FTMEM__OP_CAST, node->in_n[k], node->in_cols[k], node->in_dtype[k], tape->birth);
+    if (node->in[k].dtype != dtype) {
+        int16_t cast = ftmem__alloc(tape, FTMEM__OP_CAST, node->in[k].n, node->in[k].cols, node->in[k].dtype, tape->birth);
         ftmem__release(tape, gradient);
         gradient = cast;
     }
@@ -469,7 +407,7 @@ static int16_t tape_fit(ftmem__tape *tape, const ftmem__node *node, int32_t k, i
 
 static bool tape_needs(const ftmem__node *node, int32_t k)
 {
-    return (node->need >> k) & 1u;
+    return node->in[k].grad;
 }
 
 /* Views of the gradient as CAT hands them out need no sum; ADD's do when an operand was broadcast. */
@@ -491,7 +429,7 @@ static void tape_minus(ftmem__tape *tape, const ftmem__node *node, int16_t arriv
         result[0] = arrived;
     }
     if (!tape_needs(node, 1)) return;
-    result[1] = ftmem__alloc(tape, FTMEM__OP_NEG, node->out_n, node->in_cols[0], node->out_dtype, tape->birth);
+    result[1] = ftmem__alloc(tape, FTMEM__OP_NEG, node->out_n, node->in[0].cols, node->out_dtype, tape->birth);
     result[1] = tape_fit(tape, node, 1, result[1], node->out_n, node->out_dtype);
 }
 
@@ -499,7 +437,7 @@ static void tape_map(ftmem__tape *tape, const ftmem__node *node, int16_t result[
 {
     int16_t temporary[2] = { -1, -1 };
     int32_t k, t, temporaries = tape_rows[node->op].temporaries;
-    int64_t cols = node->in_cols[0];
+    int64_t cols = node->in[0].cols;
     for (t = 0; t < temporaries; t++) temporary[t] = ftmem__alloc(tape, (ftmem__op)node->op, node->out_n, cols, node->out_dtype, tape->birth);
     for (k = 0; k < node->inputs; k++)
         if (tape_needs(node, k)) result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->out_n, cols, node->out_dtype, tape->birth);
@@ -514,7 +452,7 @@ static void tape_spread(ftmem__tape *tape, const ftmem__node *node, int16_t resu
     int16_t work = before && node->work ? ftmem__alloc_bytes(tape, FTMEM__OP_DEQUANTIZE, node->work, FTMEM_CLASS_WORKSPACE) : -1;
     int32_t k;
     for (k = 0; k < node->inputs; k++)
-        if (tape_needs(node, k)) result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in_n[k], node->in_cols[k], node->in_dtype[k], tape->birth);
+        if (tape_needs(node, k)) result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in[k].n, node->in[k].cols, node->in[k].dtype, tape->birth);
     if (!before && node->work) work = ftmem__alloc_bytes(tape, (ftmem__op)node->op, node->work, FTMEM_CLASS_WORKSPACE);
     ftmem__release(tape, work);
     tape->flops += node->flops;
@@ -539,25 +477,25 @@ static void tape_matmul(ftmem__tape *tape, const ftmem__node *node, int16_t resu
     for (i = 0; i < 3; i++) {
         int32_t k = order[i];
         if (k >= node->inputs || !tape_needs(node, k)) continue;
-        result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in_n[k], node->in_cols[k], node->out_dtype, tape->birth);
+        result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in[k].n, node->in[k].cols, node->out_dtype, tape->birth);
         if (k < 2) tape->flops += node->flops;
     }
     for (i = 0; i < node->inputs; i++)
-        if (tape_needs(node, i)) result[i] = tape_fit(tape, node, i, result[i], node->in_n[i], node->out_dtype);
+        if (tape_needs(node, i)) result[i] = tape_fit(tape, node, i, result[i], node->in[i].n, node->out_dtype);
 }
 
 /* Gradients of the pieces are joined; a piece without one is filled with zeros first. */
 static void tape_join(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
-    result[0] = ftmem__alloc(tape, FTMEM__OP_CAT, node->in_n[0], node->in_cols[0], node->in_dtype[0], tape->birth);
+    result[0] = ftmem__alloc(tape, FTMEM__OP_CAT, node->in[0].n, node->in[0].cols, node->in[0].dtype, tape->birth);
 }
 
 /* Softmax (not log-softmax) multiplies gradient and output into a temporary of the gradient's size first. */
 static void tape_softmax(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     int16_t product;
-    result[0] = ftmem__alloc(tape, FTMEM__OP_SOFTMAX, node->in_n[0], node->in_cols[0], node->in_dtype[0], tape->birth);
-    product = ftmem__alloc(tape, FTMEM__OP_SOFTMAX, node->out_n, node->in_cols[0], node->out_dtype, FTMEM_CLASS_WORKSPACE);
+    result[0] = ftmem__alloc(tape, FTMEM__OP_SOFTMAX, node->in[0].n, node->in[0].cols, node->in[0].dtype, tape->birth);
+    product = ftmem__alloc(tape, FTMEM__OP_SOFTMAX, node->out_n, node->in[0].cols, node->out_dtype, FTMEM_CLASS_WORKSPACE);
     ftmem__release(tape, product);
 }
 
@@ -589,8 +527,8 @@ static void tape_gradients(ftmem__tape *tape, const ftmem__node *node, int16_t r
 static int16_t tape_own(ftmem__tape *tape, const ftmem__node *node, int32_t k, int16_t gradient)
 {
     int16_t copy;
-    if (node->in_node[k] != FTMEM__LEAF || node->op != FTMEM__OP_ADD || tape->stores[gradient].refs == 1 || tape->sum_leaves) return gradient;
-    copy = ftmem__alloc(tape, FTMEM__OP_GRADIENT, node->in_n[k], node->in_cols[k], node->in_dtype[k], tape->birth);
+    if (node->in[k].node != FTMEM__LEAF || node->op != FTMEM__OP_ADD || tape->stores[gradient].refs == 1 || tape->sum_leaves) return gradient;
+    copy = ftmem__alloc(tape, FTMEM__OP_GRADIENT, node->in[k].n, node->in[k].cols, node->in[k].dtype, tape->birth);
     ftmem__release(tape, gradient);
     return copy;
 }
@@ -607,7 +545,7 @@ static void tape_step(ftmem__tape *tape, ftmem__node *node)
     for (k = 0; k < node->outs; k++) ftmem__release(tape, node->grad[k]);
     for (k = 0; k < node->held; k++) ftmem__release(tape, node->save[k]);
     for (k = 0; k < node->inputs; k++)
-        if (result[k] >= 0) ftmem__deliver(tape, tape_operand(node, k), tape_own(tape, node, k, result[k]));
+        if (result[k] >= 0) ftmem__deliver(tape, node->in[k], tape_own(tape, node, k, result[k]));
 }
 
 void ftmem__backward_rest(ftmem__tape *tape)

@@ -42,19 +42,18 @@ typedef struct ftmem__var {
                       matrix of a tied head), FTMEM__INPUT (the segment's input), FTMEM__NO_NODE */
     uint8_t slot;  /* which output of the producer */
     uint8_t dtype;
-    bool grad;   /* requires a gradient */
-    bool parted; /* queries or keys that a concatenation laid out as [rows, tokens, heads, dim] */
-    bool joined; /* queries or keys that a concatenation laid out densely as [rows, heads, tokens, dim] */
+    bool grad;       /* requires a gradient */
+    bool parted : 1; /* queries or keys that a concatenation laid out as [rows, tokens, heads, dim] */
+    bool joined : 1; /* queries or keys that a concatenation laid out densely as [rows, heads, tokens, dim] */
 } ftmem__var;
 
 typedef struct ftmem__node {
-    int64_t in_n[3], out_n;
-    int64_t in_cols[3];
-    int64_t work;                         /* bytes that the backward kernel allocates inside itself */
-    double flops;                         /* of backward for each operand that needs a gradient */
-    int16_t in_node[3], save[6], grad[3]; /* grad: arrived gradients by output, -1: none yet */
-    uint8_t in_slot[3], in_dtype[3];
-    uint8_t op, inputs, outs, need, part, out_dtype;
+    ftmem__var in[3];
+    int64_t out_n;
+    int64_t work;             /* bytes that the backward kernel allocates inside itself */
+    double flops;             /* of backward for each operand that needs a gradient */
+    int16_t save[6], grad[3]; /* grad: arrived gradients by output, -1: none yet */
+    uint8_t op, inputs, outs, part, out_dtype;
     uint8_t held; /* entries of save[] */
     bool saves;   /* something is saved, perhaps a weight, which costs nothing */
 } ftmem__node;
@@ -102,8 +101,15 @@ struct ftmem__tape {
     ftmem__node node[FTMEM__MAX_NODES];
 };
 
-int64_t ftmem__bytes(int32_t dtype, int64_t elements); /* of plain dtypes */
-int64_t ftmem__round512(int64_t bytes);
+static inline int64_t ftmem__bytes(int32_t dtype, int64_t elements) /* of plain dtypes */
+{
+    static const uint8_t size[FTMEM_DTYPE_END] = { 0, 4, 2, 2, 1, 0, 0, 8, 1 };
+    return elements * size[dtype];
+}
+static inline int64_t ftmem__round512(int64_t bytes)
+{
+    return (bytes + 511) & ~(int64_t)511; /* torch CUDACachingAllocator kMinBlockSize */
+}
 const char *ftmem__op_name(int32_t op, bool backward);
 
 void ftmem__tape_start(ftmem__tape *tape, int64_t big_cols);
@@ -112,15 +118,40 @@ void ftmem__tape_mark(ftmem__tape *tape); /* a phase begins: peak = live, flops 
 /* Storage. */
 int16_t ftmem__alloc(ftmem__tape *tape, ftmem__op op, int64_t n, int64_t cols, int32_t dtype, int32_t tensor_class);
 int16_t ftmem__alloc_bytes(ftmem__tape *tape, ftmem__op op, int64_t bytes, int32_t tensor_class);
-void ftmem__hold(ftmem__tape *tape, int16_t store);
-void ftmem__release(ftmem__tape *tape, int16_t store);
-void ftmem__drop(ftmem__tape *tape, ftmem__var value);
+void ftmem__free(ftmem__tape *tape, int16_t store); /* the last reference is gone */
+static inline void ftmem__hold(ftmem__tape *tape, int16_t store)
+{
+    if (store >= 0) tape->stores[store].refs++;
+}
+static inline void ftmem__release(ftmem__tape *tape, int16_t store)
+{
+    if (store >= 0 && --tape->stores[store].refs <= 0) ftmem__free(tape, store);
+}
+static inline void ftmem__drop(ftmem__tape *tape, ftmem__var value)
+{
+    ftmem__release(tape, value.store);
+}
 
 /* Values. */
-ftmem__var ftmem__weight(int64_t n, int64_t cols, int32_t dtype, bool trained);
-ftmem__var ftmem__constant(int64_t n, int64_t cols, int32_t dtype);                            /* outside the tape, no gradient */
+static inline ftmem__var ftmem__value(int64_t n, int64_t cols, int32_t dtype, int16_t store, int16_t node, bool grad)
+{
+    ftmem__var v = { n, cols, store, node, 0, (uint8_t)dtype, grad, false, false };
+    return v;
+}
+static inline ftmem__var ftmem__weight(int64_t n, int64_t cols, int32_t dtype, bool trained)
+{
+    return ftmem__value(n, cols, dtype, -1, trained ? FTMEM__LEAF : FTMEM__NO_NODE, trained);
+}
+static inline ftmem__var ftmem__constant(int64_t n, int64_t cols, int32_t dtype) /* outside the tape, no gradient */
+{
+    return ftmem__value(n, cols, dtype, -1, FTMEM__NO_NODE, false);
+}
+static inline ftmem__var ftmem__keep(ftmem__tape *tape, ftmem__var value) /* a second owner */
+{
+    ftmem__hold(tape, value.store);
+    return value;
+}
 ftmem__var ftmem__input(ftmem__tape *tape, int64_t n, int64_t cols, int32_t dtype, bool grad); /* alive on the tape */
-ftmem__var ftmem__keep(ftmem__tape *tape, ftmem__var value);                                   /* a second owner */
 
 /* Primitives. Each returns a new value that the caller owns; inputs stay owned by the caller. */
 ftmem__var ftmem__apply(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, int64_t n, int64_t cols, int32_t dtype);
@@ -132,7 +163,10 @@ ftmem__var ftmem__cast_weight(ftmem__tape *tape, ftmem__var w, int32_t dtype);  
 ftmem__var ftmem__matmul(ftmem__tape *tape, ftmem__op op, ftmem__var x, ftmem__var w, const ftmem__var *bias, int64_t n, int64_t cols, double flops);
 void ftmem__split(ftmem__tape *tape, ftmem__var x, int32_t count, const int64_t *n, ftmem__var *out); /* x's owner keeps x */
 /* The node of the last apply, to which a kernel's own saved tensors and workspace are added; NULL when nothing was recorded. */
-ftmem__node *ftmem__recorded(ftmem__tape *tape, ftmem__var value);
+static inline ftmem__node *ftmem__recorded(ftmem__tape *tape, ftmem__var value)
+{
+    return value.node >= 0 ? &tape->node[value.node] : NULL;
+}
 void ftmem__save_new(ftmem__tape *tape, ftmem__var result, int64_t n, int64_t cols, int32_t dtype); /* allocate and keep (log-sum-exp, dropout mask) */
 void ftmem__save_var(ftmem__tape *tape, ftmem__var result, ftmem__var kept);
 

@@ -9,7 +9,7 @@ typedef struct walk_probe { /* set for a second run */
 static bool walk_recomputed(const ftmem__walk *walk, int64_t layer)
 {
     const ftmem_job *job = walk->shape.job;
-    return job->recompute != FTMEM_RECOMPUTE_NONE && layer % job->recompute_every == 0;
+    return job->recompute != FTMEM_RECOMPUTE_NONE && (job->recompute_every == 1 || layer % job->recompute_every == 0);
 }
 
 static ftmem__low walk_low(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass)
@@ -282,8 +282,6 @@ static bool walk_layer(ftmem__walk *walk, int64_t layer, bool in_grad, uint8_t i
         **found = want;
         walk_block(walk, *found);
     }
-    (*found)->layers++;
-    walk->of_layer[layer] = (uint8_t)i;
     return true;
 }
 
@@ -448,6 +446,7 @@ static ftmem__figure walk_loss_backward(ftmem__walk *walk, ftmem__low *low, ftme
     ftmem__tape *tape = &walk->tape;
     ftmem__figure f;
     int64_t base;
+    int16_t seed;
     ftmem__cache_clear(tape);
     tape->birth = FTMEM_CLASS_TEMPORARY;
     tape->backward = true;
@@ -461,7 +460,9 @@ static ftmem__figure walk_loss_backward(ftmem__walk *walk, ftmem__low *low, ftme
         ftmem__backward_rest(tape);
         ftmem__drop(tape, loss);
     } else {
-        ftmem__backward(tape, loss, ftmem__alloc(tape, FTMEM__OP_GRADIENT, 1, 1, FTMEM_FP32, FTMEM_CLASS_TEMPORARY));
+        seed = ftmem__alloc(tape, FTMEM__OP_GRADIENT, 1, 1, FTMEM_FP32, FTMEM_CLASS_TEMPORARY);
+        ftmem__hold(tape, seed); /* torch/autograd/__init__.py backward: grad_tensors_ lives until the engine returns */
+        ftmem__backward(tape, loss, seed);
     }
     f = walk_figure(tape, base);
     walk->head.early = walk_early(tape, base);
@@ -498,13 +499,24 @@ static void walk_head(ftmem__walk *walk, uint8_t dtype, bool grad)
 
 /* --------------------------------------------------------------------------------------------------------- whole */
 
+/* Whether a block is of the kind that the one before it has; that one hands on what it was given. */
+static bool walk_continues(const ftmem__walk *walk, const ftmem__kind *kind, int64_t layer)
+{
+    const ftmem__shape *shape = &walk->shape;
+    return !kind->first && shape->model->layer_kind[layer] == kind->kind && ftmem__shape_layer_trained(shape, layer) == kind->trained &&
+           ftmem__shape_layer_adapted(shape, layer) == kind->adapted && walk_recomputed(walk, layer) == kind->recomputed;
+}
+
 static ftmem_status walk_blocks(ftmem__walk *walk, bool *grad, uint8_t *dtype, ftmem_error *error)
 {
     ftmem__kind *kind = NULL;
     int64_t i;
     for (i = 0; i < walk->shape.model->layers; i++) {
-        if (!walk_layer(walk, i, *grad, *dtype, &kind))
+        bool same = kind && *grad == kind->in_grad && *dtype == kind->in_dtype && walk_continues(walk, kind, i);
+        if (!same && !walk_layer(walk, i, *grad, *dtype, &kind))
             return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layer_kind", i, "More than 12 different kinds of block are not modelled.");
+        kind->layers++;
+        walk->of_layer[i] = (uint8_t)(kind - walk->kind);
         *grad = kind->out_grad;
         *dtype = kind->out_dtype;
     }

@@ -8,7 +8,7 @@
 
     data/gpus.csv, gpu_aliases.csv, mig.csv                  -> lib/gpus.inc
     data/models.csv, model_configs.csv, model_fixes.csv      -> lib/models.inc
-    data/config_defaults.csv, unsupported_types.csv          -> lib/config_defaults.inc
+    data/config_defaults.csv, config_remote.csv, unsupported_types.csv -> lib/config_defaults.inc
 
 Keys, values and packed lists are described in lib/catalog.h, the columns in data/README.md.
 """
@@ -24,10 +24,6 @@ DATA, LIB = ROOT / "data", ROOT / "lib"
 VENDORS = {"NVIDIA": 0, "AMD": 1, "Intel": 2, "Apple": 3}
 # Words that people put before or after a GPU's name, or leave out.
 DROPPED = "nvidia geforce tesla amd instinct radeon intel gpu graphics generation edition".split()
-
-
-# Model types whose classes are copies of another one's.
-SAME_CODE = {"xlm-roberta": "roberta", "camembert": "roberta"}
 
 
 class Failure(Exception):
@@ -58,13 +54,32 @@ def banner(*sources):
 
 
 def load_defaults():
-    """{model_type: ({key: value}, {other name: key})} as in config_defaults.csv."""
+    """{model_type: ({key: value}, {other name: key})} as in config_defaults.csv and the classes of config_remote.csv."""
+    return classes_of(read("config_defaults.csv") + [row for row in read("config_remote.csv") if not row["of"]])
+
+
+def load_renames():
+    """{model_type: (class, {key: value}, {other name: key})}: other names of a class."""
+    rows = [row for row in read("config_remote.csv") if row["of"]]
+    of = {row["model_type"]: row["of"] for row in rows}
+    return {typ: (of[typ], *pair) for typ, pair in classes_of(rows).items()}
+
+
+def load_types():
+    """{model_type: ({key: value}, {other name: key})} of classes and of their other names."""
+    types = load_defaults()
+    for typ, (of, values, aliases) in load_renames().items():
+        types[typ] = types[of][0] | values, types[of][1] | aliases
+    return types
+
+
+def classes_of(rows):
     classes = {}
-    for row in read("config_defaults.csv"):
+    for row in rows:
         values, aliases = classes.setdefault(row["model_type"], ({}, {}))
         if row["value"].startswith("alias:"):
             aliases[row["key"]] = row["value"].removeprefix("alias:")
-        else:
+        elif row["key"]:
             values[row["key"]] = row["value"]
     return classes
 
@@ -96,12 +111,19 @@ def default_values(values):
     return parts
 
 
+def class_row(typ, family, values, aliases, of):
+    family = "FTMEM_" + family.removesuffix("_text").upper()
+    names = [part for pair in aliases.items() for part in pair]
+    return f"    {{ {c_string(typ)}, {family},\n      {packed(values)},\n      {packed(names)}, {of} }},\n"
+
+
 def defaults_table():
-    out = [banner("config_defaults.csv", "unsupported_types.csv"), "static const config_class config_classes[] = {\n"]
+    out = [banner("config_defaults.csv", "config_remote.csv", "unsupported_types.csv"), "static const config_class config_classes[] = {\n"]
     for typ, (values, aliases) in load_defaults().items():
-        family = "FTMEM_" + SAME_CODE.get(typ, typ).removesuffix("_text").upper()
-        names = [part for pair in aliases.items() for part in pair]
-        out.append(f"    {{ {c_string(typ)}, {family},\n      {packed(default_values(values))},\n      {packed(names)} }},\n")
+        out.append(class_row(typ, typ, default_values(values), aliases, "NULL"))
+    out.append("};\n\nstatic const config_class config_renames[] = {\n")
+    for typ, (of, values, aliases) in load_renames().items():
+        out.append(class_row(typ, of, [part for pair in values.items() for part in pair], aliases, c_string(of)))
     out.append("};\n\nstatic const config_other config_others[] = {\n")
     out += [f"    {{ {c_string(r['model_type'])}, {c_string(r['what'])} }},\n" for r in read("unsupported_types.csv")]
     return "".join(out) + "};\n"
@@ -127,7 +149,7 @@ def known_keys(config, defaults, prefix=""):
 
 
 def import_configs(folder, as_of):
-    classes = load_defaults()
+    classes = load_types()
     rows = []
     for path in sorted(folder.glob("*.json"), key=lambda p: p.name.lower()):
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -202,6 +224,10 @@ def config_of_row(row, values):
 def refused(config, classes):
     """The library knows the name, and will say why not; tests/unit/test_catalog.c checks that it does."""
     keys = ("quantization_config.quant_method", "vision_config.model_type")
+    if any(config.get(key) and key not in classes.get(config["model_type"], ({},))[0] for key in MOE_KEYS):
+        return True
+    if config["model_type"] == "baichuan" and "max_position_embeddings" not in config:
+        return True
     if config["model_type"] not in classes and config["model_type"] != "gemma3" or any(k in config for k in keys):
         return True
     return config.get("do_layer_norm_before") is False or bool(config.get("attn_config.clip_qkv"))
@@ -229,7 +255,7 @@ def entries_of(config, values):
 
 def load_models():
     """[(name, config)]: a real config where there is one, corrected by the fixes."""
-    classes = load_defaults()
+    classes = load_types()
     real = {row["model"]: json.loads(row["config"]) for row in read("model_configs.csv")}
     fixes = {}
     for row in read("model_fixes.csv"):
@@ -257,7 +283,7 @@ def model_rows(models, classes):
 
 
 def models_table():
-    classes, models = load_defaults(), load_models()
+    classes, models = load_types(), load_models()
     tails = {}
     for name, config in models:
         tail = name.split("/")[-1].lower()

@@ -66,7 +66,7 @@ static void check_switches(const ftmem_model *m, const char *want)
 
 /* ------------------------------------------------------------------------------------------------- families */
 
-/* What the class makes of an empty config, family by family. */
+/* What the class makes of an empty config, family by family; two need a key that tells their variants apart. */
 static void test_class_defaults(void **state)
 {
     static const struct {
@@ -101,6 +101,12 @@ static void test_class_defaults(void **state)
         { "stablelm", "00001000000", FTMEM_STABLELM, FTMEM_SILU, 2560, 6912, 32, 32, 32, 80, 20, 0, 0 },
         { "cohere", "10000010010", FTMEM_COHERE, FTMEM_SILU, 8192, 22528, 40, 64, 64, 128, 128, 0, 0 },
         { "cohere2", "10000010010", FTMEM_COHERE2, FTMEM_SILU, 8192, 22528, 40, 64, 64, 128, 128, 0, 4096 },
+        { "qwen", "01000000000", FTMEM_QWEN, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
+        { "chatglm multi_query_attention=true", "00000000000", FTMEM_CHATGLM, FTMEM_SILU, 4096, 13696, 28, 32, 1, 128, 64, 0, 0 },
+        { "baichuan max_position_embeddings=4096", "00000000000", FTMEM_BAICHUAN, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
+        { "internlm2", "01100000000", FTMEM_INTERNLM2, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
+        { "orion", "00001000000", FTMEM_ORION, FTMEM_SILU, 5120, 15360, 40, 40, 40, 128, 128, 0, 0 },
+        { "minicpm", "10000000010", FTMEM_MINICPM, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
     };
     (void)state;
     assert_int_equal(sizeof rows / sizeof rows[0], FTMEM_FAMILY_END - 1);
@@ -121,7 +127,8 @@ static void test_class_defaults(void **state)
         assert_int_equal(m.position_rows, rows[i].rows);
         assert_int_equal(m.sliding_window, rows[i].window);
         assert_int_equal(m.inferred, 0);
-        assert_string_equal(m.name, rows[i].type);
+        text[strlen(text) - strlen(strchr(rows[i].type, ' ') ? strchr(rows[i].type, ' ') : "")] = '\0';
+        assert_string_equal(m.name, text + strlen("model_type="));
     }
 }
 

@@ -1,0 +1,63 @@
+"""Models whose code is not in transformers: counts by hand arithmetic, written out beside each.
+
+h hidden, f MLP width, V vocabulary, L blocks; a gated MLP has 3 h f, four square projections 4 h^2, a block two norms.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import ftmem
+import pytest
+
+QWEN = dict(model_type="qwen", hidden_size=2048, intermediate_size=11008, num_hidden_layers=24, num_attention_heads=16, kv_channels=128,
+            vocab_size=151936, no_bias=True, tie_word_embeddings=False)
+BAICHUAN = dict(model_type="baichuan", hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32,
+                vocab_size=125696, max_position_embeddings=4096, tie_word_embeddings=False)
+CHATGLM = dict(model_type="chatglm", hidden_size=4096, ffn_hidden_size=13696, num_layers=28, num_attention_heads=32, kv_channels=128,
+               multi_query_attention=True, multi_query_group_num=2, padded_vocab_size=65024, add_qkv_bias=True, tie_word_embeddings=False)
+INTERNLM = dict(model_type="internlm", hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32, bias=True,
+                vocab_size=103168, tie_word_embeddings=False)
+INTERNLM2 = dict(model_type="internlm2", hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
+                 num_key_value_heads=8, bias=False, vocab_size=92544, tie_word_embeddings=False)
+ORION = dict(model_type="orion", hidden_size=5120, intermediate_size=15360, num_hidden_layers=40, num_attention_heads=40,
+             num_key_value_heads=40, vocab_size=84608, tie_word_embeddings=False)
+MINICPM = dict(model_type="minicpm", hidden_size=2304, intermediate_size=5760, num_hidden_layers=40, num_attention_heads=36,
+               num_key_value_heads=36, vocab_size=122753, tie_word_embeddings=True)
+PHI_MSFT = dict(model_type="phi-msft", n_embd=2048, n_inner=None, n_layer=24, n_head=32, n_head_kv=None, n_positions=2048, rotary_dim=32,
+                activation_function="gelu_new", vocab_size=51200, tie_word_embeddings=False)
+
+CASES = [
+    # biases of q, k, v; f = 11008 / 2
+    pytest.param(QWEN, 2 * 151936 * 2048 + 24 * (4 * 2048**2 + 3 * 2048 + 3 * 2048 * 5504 + 2 * 2048) + 2048, id="qwen"),
+    pytest.param(BAICHUAN, 2 * 125696 * 4096 + 32 * (4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096) + 4096, id="baichuan"),
+    # q, k, v: 4096 + 2 groups x 128 x 2 = 4608 wide, with bias
+    pytest.param(CHATGLM, 2 * 65024 * 4096 + 28 * (4608 * 4097 + 4096**2 + 3 * 4096 * 13696 + 2 * 4096) + 4096, id="chatglm"),
+    pytest.param(INTERNLM, 2 * 103168 * 4096 + 32 * (4 * 4096 * 4097 + 3 * 4096 * 11008 + 2 * 4096) + 4096, id="internlm"),
+    pytest.param(INTERNLM2, 2 * 92544 * 4096 + 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 2 * 4096) + 4096, id="internlm2"),
+    # LayerNorm has a bias
+    pytest.param(ORION, 2 * 84608 * 5120 + 40 * (4 * 5120**2 + 3 * 5120 * 15360 + 4 * 5120) + 2 * 5120, id="orion"),
+    pytest.param(MINICPM, 122753 * 2304 + 40 * (4 * 2304**2 + 3 * 2304 * 5760 + 2 * 2304) + 2304, id="minicpm"),
+    # every linear has a bias, the head too; one LayerNorm a block
+    pytest.param(PHI_MSFT, 2 * 51200 * 2048 + 51200 + 24 * (4 * 2048 * 2049 + 8192 * 2049 + 2048 * 8193 + 2 * 2048) + 2 * 2048, id="phi-msft"),
+]
+
+
+@pytest.mark.parametrize("config, count", CASES)
+def test_parameters(config: dict[str, Any], count: int) -> None:
+    assert ftmem.predict(config).parameters == count
+
+
+@pytest.mark.parametrize("config", [QWEN, CHATGLM, BAICHUAN])
+def test_says_that_the_code_is_elsewhere(config: dict[str, Any]) -> None:
+    assert any("not part of transformers" in str(note) for note in ftmem.predict(config).notes)
+
+
+@pytest.mark.parametrize("change, key", [
+    (QWEN | {"no_bias": False}, "no_bias"),
+    (CHATGLM | {"multi_query_attention": False}, "multi_query_attention"),
+    ({k: v for k, v in BAICHUAN.items() if k != "max_position_embeddings"}, "max_position_embeddings"),
+    (MINICPM | {"num_experts": 8}, "num_experts"),
+])
+def test_refused_by_name(change: dict[str, Any], key: str) -> None:
+    with pytest.raises(ftmem.Unsupported, match=key):
+        ftmem.predict(change)
