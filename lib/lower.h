@@ -69,21 +69,33 @@ typedef struct ftmem__shape {
     bool tied;                                               /* head and embedding are one tensor */
     bool require_input_grad;                                 /* enable_input_require_grads: the embedding's output requires a gradient */
     bool has_sliding, has_full;                              /* some block has this kind */
+    int64_t eval_b;                                          /* rows of an evaluation pass */
+    bool sided;                                              /* blocks share sides, so the first and the last are kinds of their own */
+    bool crossed;                                            /* blocks attend to the stack before this one */
 } ftmem__shape;
+
+/* Values that a block is given beside the stream, or makes for the blocks after it. */
+enum {
+    FTMEM__SIDE_SOURCE,     /* what the stack before this one has made: keys and values of cross-attention */
+    FTMEM__SIDE_BIAS,       /* position bias of self-attention, which the first block computes (modeling_t5.py T5Stack) */
+    FTMEM__SIDE_CROSS_BIAS, /* and of cross-attention */
+    FTMEM__SIDES
+};
 
 /* One segment being lowered. */
 typedef struct ftmem__low {
     ftmem__tape *tape;
     const ftmem__shape *shape;
-    ftmem__params *params;  /* not NULL: parameters are declared on the way */
-    int64_t b, tokens;      /* rows and tokens of this pass (evaluation has its own batch) */
-    bool training;          /* dropout is active */
-    bool trained;           /* base weights of this block are trained (full fine-tuning) */
-    bool adapted;           /* this block has adapters */
-    bool unquantized;       /* bitsandbytes is told to leave this part alone */
-    bool first;             /* the first block, where it matters */
-    uint8_t kind;           /* of the block: 0 full, 1 sliding, 2 without rotation */
-    const ftmem__var *join; /* residual that attention or MLP add in their own forward, or NULL */
+    ftmem__params *params;         /* not NULL: parameters are declared on the way */
+    int64_t b, tokens;             /* rows and tokens of this pass (evaluation has its own batch) */
+    bool training;                 /* dropout is active */
+    bool trained;                  /* base weights of this block are trained (full fine-tuning) */
+    bool adapted;                  /* this block has adapters */
+    bool unquantized;              /* bitsandbytes is told to leave this part alone */
+    uint8_t kind;                  /* of the block: 0 full, 1 sliding, 2 without rotation */
+    const ftmem__var *join;        /* residual that attention or MLP add in their own forward, or NULL */
+    uint8_t given, made;           /* sides that are there already, and those that this segment has made */
+    ftmem__var *side;              /* FTMEM__SIDES of them, which the walk owns */
     bool has_weights;
     ftmem__var weights; /* attention weights that eager attention returned: alive until the block returns */
 } ftmem__low;
@@ -130,8 +142,8 @@ ftmem__var ftmem__low_dropout_add(ftmem__low *low, ftmem__var x, ftmem__var resi
 /* program.c: the three kinds of segment */
 ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *prologue); /* returns the stream */
 ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x);              /* x stays the caller's */
-ftmem__var ftmem__low_final_norm(ftmem__low *low, ftmem__var x);
-ftmem__var ftmem__low_words(ftmem__low *low); /* the token embedding, looked up, a leaf where input gradients are enabled */
+ftmem__var ftmem__low_final_norm(ftmem__low *low, ftmem__var x);         /* what the stack returns; x stays the caller's */
+ftmem__var ftmem__low_words(ftmem__low *low);                            /* the token embedding, looked up, a leaf where input gradients are enabled */
 ftmem__var ftmem__low_lookup(ftmem__low *low, ftmem__var w, int64_t tokens);
 void ftmem__low_input_leaf(ftmem__low *low, ftmem__var *x); /* enable_input_require_grads */
 /* encoder.c */

@@ -1,6 +1,19 @@
 /* The question "how much memory": load, walk, report. */
 #include "step.h"
 
+static void memory_stacks(ftmem__walk *walk)
+{
+    int32_t i;
+    walk->stacks = 1;
+    for (i = 0; i < walk->stacks; i++) {
+        ftmem__stack *stack = &walk->stack[i];
+        memset(&stack->embed, 0, sizeof stack->embed);
+        memset(&stack->end, 0, sizeof stack->end);
+        memset(stack->side, 0, sizeof stack->side);
+        stack->shape = i == walk->stacks - 1 ? &walk->shape : &walk->earlier;
+    }
+}
+
 static ftmem_status memory_walk(const ftmem__case *c, ftmem__walk *walk, ftmem_error *error)
 {
     ftmem_status status;
@@ -8,10 +21,9 @@ static ftmem_status memory_walk(const ftmem__case *c, ftmem__walk *walk, ftmem_e
     walk->params.full = false;
     walk->kinds = 0;
     walk->exhausted = false;
-    memset(&walk->embed, 0, sizeof walk->embed);
-    memset(&walk->head, 0, sizeof walk->head);
     status = ftmem__shape_fill(&walk->shape, c, error);
     if (status != FTMEM_OK) return status;
+    memory_stacks(walk);
     return ftmem__walk_segments(walk, error);
 }
 

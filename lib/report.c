@@ -70,6 +70,7 @@ static void report_tape(void *context, const ftmem__tape *tape, ftmem__op op)
     for (i = 0; i < tape->high; i++) {
         if (tape->stores[i].refs <= 0) continue;
         if (r->others && i == tape->result && !r->keep_result) continue;
+        if (tape->stores[i].side) continue;
         if (r->others && r->released && tape->stores[i].cached && tape->stores[i].refs == 1) continue; /* gone with autocast's cache */
         report_store(r, &tape->stores[i]);
     }
@@ -112,43 +113,71 @@ static void report_param(report *r, const ftmem__param *p, int32_t tensor_class,
     report_tensor(r, &t);
 }
 
-/* How many blocks of each kind lie in [from, to). */
-static void report_layers(const ftmem__walk *walk, int64_t from, int64_t to, int64_t count[FTMEM__MAX_KINDS])
+/* How many blocks of each kind of one stack lie in [from, to); adds to the counts. */
+static void report_layers(const ftmem__walk *walk, int32_t stack, int64_t from, int64_t to, int64_t count[FTMEM__MAX_KINDS])
 {
     int64_t i;
-    int32_t k;
-    for (k = 0; k < walk->kinds; k++) count[k] = 0;
-    for (i = from; i < to; i++) count[walk->of_layer[i]]++;
+    for (i = from; i < to; i++) count[walk->stack[stack].of_layer[i]]++;
+}
+
+static int64_t report_depth(const ftmem__walk *walk, int32_t stack)
+{
+    return walk->stack[stack].shape->model->layers;
 }
 
 /* In a later micro-batch the tied head's new gradient waits for the embedding's, beside the summed one. */
 static bool report_waits(const ftmem__walk *walk, const ftmem__moment *m)
 {
-    return m->pass == FTMEM__PASS_BACKWARD_LATER && m->segment != FTMEM__SEGMENT_HEAD && walk->shape.tied && walk->shape.head_trained && !walk->shape.adapted;
+    return m->pass == FTMEM__PASS_BACKWARD_LATER && m->segment != ftmem__walk_head(walk) && walk->shape.tied && walk->shape.head_trained &&
+           !walk->shape.adapted;
+}
+
+/* The lowest block of a stack whose backward is over; as many as it has: none. */
+static int64_t report_done(const ftmem__walk *walk, const ftmem__moment *m, int32_t stack)
+{
+    if (m->pass != FTMEM__PASS_BACKWARD || stack < m->stack) return report_depth(walk, stack);
+    if (stack > m->stack || ftmem__segment_is_embed(m->segment)) return 0;
+    return m->layer >= 0 ? m->layer + 1 : report_depth(walk, stack);
+}
+
+/* Whether the backward of a stack's end is over. */
+static bool report_end_done(const ftmem__moment *m, int32_t stack)
+{
+    return m->pass == FTMEM__PASS_BACKWARD && (stack > m->stack || (stack == m->stack && m->segment != ftmem__segment_end(stack)));
 }
 
 /* Gradients that are there: of blocks above the running one, of the head; all of them in later micro-batches and at the step. */
+static int64_t report_gradient_count(const ftmem__walk *walk, const ftmem__moment *m, const ftmem__param *p)
+{
+    int32_t stack = ftmem__walk_stack_of(walk, p->segment), last = walk->stacks - 1;
+    if (p->role == FTMEM_ROLE_EMBED && walk->shape.tied && p->base) return report_end_done(m, last);
+    if (p->segment == ftmem__segment_end(stack)) return report_end_done(m, stack);
+    return m->pass == FTMEM__PASS_BACKWARD && stack > m->stack;
+}
+
+static int64_t report_any(const int64_t above[FTMEM__MAX_KINDS])
+{
+    int32_t i;
+    for (i = 0; i < FTMEM__MAX_KINDS; i++)
+        if (above[i] > 0) return 1;
+    return 0;
+}
+
 static void report_gradients(report *r)
 {
     const ftmem__walk *walk = r->step->walk;
     const ftmem__moment *m = &r->step->peak;
-    int64_t layers = walk->shape.model->layers, from = layers, above[FTMEM__MAX_KINDS];
-    bool backward = m->pass == FTMEM__PASS_BACKWARD, all = m->later_micro || m->phase == FTMEM_PHASE_OPTIMIZER || m->phase == FTMEM_PHASE_OPTIMIZER2,
-         head = all;
+    bool all = m->later_micro || m->phase == FTMEM_PHASE_OPTIMIZER || m->phase == FTMEM_PHASE_OPTIMIZER2;
+    int64_t above[FTMEM__MAX_KINDS] = { 0 };
     int32_t i;
-    if (all) from = 0;
-    else if (backward && m->segment == FTMEM__SEGMENT_EMBED) from = 0;
-    else if (backward && m->layer >= 0) from = m->layer + 1;
-    if (backward && m->segment != FTMEM__SEGMENT_HEAD) head = true;
-    report_layers(walk, from, layers, above);
+    for (i = 0; i < walk->stacks; i++) report_layers(walk, i, all ? 0 : report_done(walk, m, i), report_depth(walk, i), above);
     for (i = 0; i < walk->params.count; i++) {
         const ftmem__param *p = &walk->params.at[i];
-        int64_t count = 0;
+        int64_t count;
         if (!p->trained) continue;
-        if (p->segment >= 0 && walk->shape.family->shared_blocks) count = from < layers;
+        if (p->segment >= 0 && walk->shape.family->shared_blocks) count = report_any(above);
         else if (p->segment >= 0) count = above[p->segment];
-        else if (p->segment == FTMEM__SEGMENT_HEAD || (p->role == FTMEM_ROLE_EMBED && walk->shape.tied && p->base)) count = head;
-        else count = all;
+        else count = all ? 1 : report_gradient_count(walk, m, p);
         if (p->role == FTMEM_ROLE_EMBED && p->base && report_waits(walk, m)) count++;
         report_param(r, p, FTMEM_CLASS_GRADIENTS, count, p->gradient_bytes, FTMEM__OP_GRADIENT);
     }
@@ -231,10 +260,17 @@ static void report_attributes(report *r, int32_t kind)
     const ftmem__moment *m = &r->step->peak;
     const ftmem__kind *k = &walk->kind[kind];
     bool backward = m->pass == FTMEM__PASS_BACKWARD || m->pass == FTMEM__PASS_BACKWARD_LATER;
-    int64_t from = k->recomputed ? m->layer : m->layer + 1, above[FTMEM__MAX_KINDS];
-    if (!backward || !k->attribute_bytes) return;
-    report_layers(walk, from, walk->shape.model->layers, above);
+    int64_t from = k->stack > m->stack ? 0 : k->recomputed ? m->layer : m->layer + 1, above[FTMEM__MAX_KINDS] = { 0 };
+    if (!backward || !k->attribute_bytes || k->stack < m->stack || (k->stack == m->stack && m->layer < 0)) return;
+    report_layers(walk, k->stack, from, report_depth(walk, k->stack), above);
     report_bytes(r, FTMEM_CLASS_KEPT, k->attribute_bytes * above[kind], FTMEM__OP_LINEAR8, FTMEM__PART_ATTENTION);
+}
+
+/* How many blocks of a stack have run forward and not yet backward, the running one left out. */
+static int64_t report_waiting(const ftmem__walk *walk, const ftmem__moment *m, int32_t stack)
+{
+    if (stack > m->stack || (stack == m->stack && ftmem__segment_is_embed(m->segment))) return 0;
+    return stack == m->stack && m->layer >= 0 ? m->layer : report_depth(walk, stack);
 }
 
 /* What the blocks below keep: all of them while the head runs, those below the running one else. */
@@ -242,11 +278,24 @@ static void report_blocks(report *r)
 {
     const ftmem__walk *walk = r->step->walk;
     const ftmem__moment *m = &r->step->peak;
-    int64_t below[FTMEM__MAX_KINDS];
+    int64_t below[FTMEM__MAX_KINDS] = { 0 };
     int32_t k;
-    report_layers(walk, 0, m->layer >= 0 ? m->layer : walk->shape.model->layers, below);
+    for (k = 0; k < walk->stacks; k++) report_layers(walk, k, 0, report_waiting(walk, m, k), below);
     for (k = 0; k < walk->kinds; k++) report_again(r, k, FTMEM__PASS_FORWARD, FTMEM__EVENT_END, below[k], false);
-    for (k = 0; k < walk->kinds && m->layer >= 0; k++) report_attributes(r, k);
+    for (k = 0; k < walk->kinds; k++) report_attributes(r, k);
+}
+
+/* Embeddings, and ends of earlier stacks. */
+static void report_stacks(report *r, bool eval)
+{
+    const ftmem__moment *m = &r->step->peak;
+    int32_t i, pass = eval ? FTMEM__PASS_EVAL : FTMEM__PASS_FORWARD;
+    for (i = 0; i < m->stack && !eval; i++) {
+        report_again(r, ftmem__segment_end(i), pass, FTMEM__EVENT_END, 1, false);
+        report_again(r, ftmem__segment_embed(i), pass, FTMEM__EVENT_RELEASED, 1, false);
+    }
+    if (ftmem__segment_is_embed(m->segment) || (eval && m->released)) return;
+    report_again(r, ftmem__segment_embed(m->stack), pass, m->released ? FTMEM__EVENT_RELEASED : FTMEM__EVENT_END, 1, false);
 }
 
 /* Activations of the segments that have run forward and not yet backward, and what frames hold. */
@@ -256,11 +305,11 @@ static void report_kept(report *r)
     bool eval = m->pass == FTMEM__PASS_EVAL;
     r->released = m->pass == FTMEM__PASS_BACKWARD || m->pass == FTMEM__PASS_BACKWARD_LATER;
     report_bytes(r, FTMEM_CLASS_LOGITS, m->held, FTMEM__OP_LINEAR, FTMEM__PART_HEAD);
-    if (m->pass < 0 || m->segment == FTMEM__SEGMENT_EMBED) return;
-    report_bytes(r, FTMEM_CLASS_KEPT, m->frame, FTMEM__OP_EMBEDDING, FTMEM__PART_EMBEDDING);
+    if (m->pass < 0) return;
+    report_bytes(r, FTMEM_CLASS_KEPT, m->sides, FTMEM__OP_INPUT, FTMEM__PART_ATTENTION);
+    if (!ftmem__segment_is_embed(m->segment)) report_bytes(r, FTMEM_CLASS_KEPT, m->frame, FTMEM__OP_EMBEDDING, FTMEM__PART_EMBEDDING);
     if (!eval) report_blocks(r);
-    if (eval && m->released) return;
-    report_again(r, FTMEM__SEGMENT_EMBED, eval ? FTMEM__PASS_EVAL : FTMEM__PASS_FORWARD, m->released ? FTMEM__EVENT_RELEASED : FTMEM__EVENT_END, 1, false);
+    report_stacks(r, eval);
 }
 
 static void report_running(report *r)

@@ -128,6 +128,8 @@ ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_
     shape->family = ftmem__family_of(m);
     shape->b = c->job.micro_batch;
     shape->s = c->job.sequence;
+    shape->eval_b = c->job.eval_batch;
+    shape->sided = shape->family->shared_blocks; /* the gradients of the last block's use wait for those of the first */
     shape->tokens = shape->b * shape->s;
     shape->h = m->hidden;
     shape->f = m->ffn;

@@ -8,6 +8,7 @@ typedef struct step_run {
     int64_t held;  /* logits that the loop holds from an earlier forward */
     int64_t leaf;  /* and what its loss keeps through the graph */
     int64_t frame; /* the embedding, held by the base model's frame beyond its use */
+    int64_t sides; /* of the level: what segments read that others have made */
     int32_t first; /* FTMEM_PHASE_FORWARD or FTMEM_PHASE_FORWARD2 */
     bool later_micro, both, released;
 } step_run;
@@ -21,11 +22,13 @@ static void step_moment(step_run *run, int32_t phase, ftmem__figure f, int32_t s
     m.pass = pass;
     m.event = f.event;
     m.layer = layer;
+    m.stack = ftmem__walk_stack_of(run->walk, segment);
+    m.sides = run->sides;
     m.later_micro = run->later_micro;
     m.workspaces_both = run->both;
     m.released = run->released;
     m.frame = run->frame + (pass == FTMEM__PASS_FORWARD ? run->leaf : 0);
-    m.held = segment == FTMEM__SEGMENT_HEAD && (pass == FTMEM__PASS_BACKWARD || pass == FTMEM__PASS_BACKWARD_LATER) ? 0 : run->held;
+    m.held = segment == ftmem__walk_head(run->walk) && (pass == FTMEM__PASS_BACKWARD || pass == FTMEM__PASS_BACKWARD_LATER) ? 0 : run->held;
     if (m.bytes > run->step->phase[phase].bytes) run->step->phase[phase] = m;
 }
 
@@ -36,17 +39,36 @@ static void step_pass(step_run *run, int32_t phase, ftmem__figure f, int32_t seg
 }
 
 /* The hidden states of one pass. */
-static int64_t step_stream_bytes(const ftmem__walk *walk, int32_t dtype, int32_t pass)
+static int64_t step_stream_bytes(const ftmem__shape *shape, int32_t dtype, int32_t pass)
 {
-    const ftmem__shape *shape = &walk->shape;
-    int64_t rows = pass == FTMEM__PASS_EVAL ? shape->job->eval_batch : shape->b;
+    int64_t rows = pass == FTMEM__PASS_EVAL ? shape->eval_b : shape->b;
     return ftmem__round512(ftmem__bytes(dtype, rows * shape->s * shape->h));
 }
 
-/* A pass over a run of equal blocks: memory is linear in the block's index, so the highest moment is at one of the ends. */
-static void step_blocks(step_run *run, int32_t phase, int32_t pass, int64_t first, int64_t last)
+static int64_t step_layers(const ftmem__stack *stack)
 {
-    int32_t segment = run->walk->of_layer[first];
+    return stack->shape->model->layers;
+}
+
+/* A side joins the level, or leaves it. */
+static void step_side(step_run *run, const ftmem__side *side, int32_t pass, int64_t sign)
+{
+    int64_t bytes = sign * side->bytes[pass == FTMEM__PASS_EVAL];
+    run->sides += bytes;
+    if (sign < 0) run->level += bytes; /* its maker's figure has counted it */
+}
+
+static void step_sides_made(step_run *run, const ftmem__stack *stack, const ftmem__kind *kind, int32_t pass)
+{
+    int32_t k;
+    for (k = 0; k < FTMEM__SIDES; k++)
+        if (kind->made >> k & 1) step_side(run, &stack->side[k], pass, 1);
+}
+
+/* A pass over a run of equal blocks: memory is linear in the block's index, so the highest moment is at one of the ends. */
+static void step_blocks(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack, int64_t first, int64_t last)
+{
+    int32_t segment = stack->of_layer[first];
     ftmem__figure f = run->walk->kind[segment].pass[pass];
     int64_t rest = f.delta * (last > first ? last - first : first - last);
     if (f.delta <= 0) step_moment(run, phase, f, segment, pass, (int32_t)first);
@@ -55,111 +77,181 @@ static void step_blocks(step_run *run, int32_t phase, int32_t pass, int64_t firs
     run->level += f.delta;
 }
 
-static void step_blocks_forward(step_run *run, int32_t phase, int32_t pass)
+static void step_blocks_forward(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack)
 {
-    const ftmem__walk *walk = run->walk;
-    const ftmem__kind *kind = &walk->kind[walk->of_layer[0]];
-    int64_t i, last, layers = walk->shape.model->layers;
+    const ftmem__kind *kind = &run->walk->kind[stack->of_layer[0]];
+    bool aliased = pass == FTMEM__PASS_EVAL ? stack->embed.eval_aliased : stack->embed.aliased;
+    int64_t i, last, layers = step_layers(stack);
     for (i = 0; i < layers; i = last + 1) {
-        for (last = i; last > 0 && last + 1 < layers && walk->of_layer[last + 1] == walk->of_layer[i];) last++; /* the first block by itself */
-        step_blocks(run, phase, pass, i, last);
-        if (i > 0 || !walk->embed.aliased || (kind->in_kept && pass == FTMEM__PASS_FORWARD)) continue;
-        run->frame = step_stream_bytes(walk, kind->in_dtype, pass);
+        for (last = i; last > 0 && last + 1 < layers && stack->of_layer[last + 1] == stack->of_layer[i];) last++; /* the first block by itself */
+        step_blocks(run, phase, pass, stack, i, last);
+        if (i == 0) step_sides_made(run, stack, kind, pass);
+        if (i > 0 || !aliased || (kind->in_kept && pass == FTMEM__PASS_FORWARD)) continue;
+        run->frame = step_stream_bytes(stack->shape, kind->in_dtype, pass);
         run->level += run->frame;
     }
 }
 
+/* The frame of a stack returns: its locals go, and what its blocks shared unless a graph keeps it. */
+static void step_leave(step_run *run, const ftmem__stack *stack, int32_t pass)
+{
+    bool eval = pass == FTMEM__PASS_EVAL;
+    int64_t released = eval ? stack->embed.eval_released_bytes : stack->embed.released_bytes;
+    int32_t k;
+    if (!eval && run->walk->shape.job->recompute != FTMEM_RECOMPUTE_NONE) released -= stack->embed.mask_bytes;
+    run->level -= released + run->frame;
+    run->frame = 0;
+    for (k = FTMEM__SIDE_SOURCE + 1; k < FTMEM__SIDES; k++)
+        if (stack->side[k].there && (eval || !stack->side[k].kept)) step_side(run, &stack->side[k], pass, -1);
+}
+
+/* Embedding and blocks of one stack; an earlier one to its end. */
+static void step_stack_forward(step_run *run, int32_t phase, int32_t pass, int32_t index)
+{
+    const ftmem__stack *stack = &run->walk->stack[index];
+    step_pass(run, phase, stack->embed.pass[pass], ftmem__segment_embed(index), pass, -1);
+    step_blocks_forward(run, phase, pass, stack);
+    if (index == run->walk->stacks - 1) return;
+    step_pass(run, phase, stack->end.pass[pass], ftmem__segment_end(index), pass, -1);
+    step_side(run, &run->walk->stack[index + 1].side[FTMEM__SIDE_SOURCE], pass, 1);
+    step_leave(run, stack, pass);
+}
+
 static int64_t step_cache(const ftmem__walk *walk)
 {
-    int64_t sum = walk->embed.cache_bytes + walk->head.cache_bytes;
+    int64_t sum = 0;
     int32_t k;
+    for (k = 0; k < walk->stacks; k++) sum += walk->stack[k].embed.cache_bytes + walk->stack[k].end.cache_bytes;
     for (k = 0; k < walk->kinds; k++) sum += walk->kind[k].cache_bytes * walk->kind[k].layers;
     return sum;
+}
+
+static bool step_holds_outputs(const ftmem__walk *walk)
+{
+    return walk->shape.job->loss == FTMEM_LOSS_HELD || walk->shape.job->loss == FTMEM_LOSS_LOOP;
 }
 
 /* An embedding output that was made a leaf (enable_input_require_grads over frozen weights) lives as long as the loss
    does, and its gradient with it: to the end of the step where the loop holds the outputs. So do the checkpoints'
    arguments. */
-static int64_t step_leaf_input(const step_run *run)
+static int64_t step_leaf_input(const ftmem__stack *stack)
 {
-    const ftmem__shape *shape = &run->walk->shape;
-    bool held = shape->job->loss == FTMEM_LOSS_HELD || shape->job->loss == FTMEM_LOSS_LOOP;
-    if (!held || !shape->require_input_grad || shape->embed_trained) return 0;
-    return 2 * step_stream_bytes(run->walk, shape->stream, FTMEM__PASS_FORWARD) + (shape->family->mask_by_place ? 0 : run->walk->embed.mask_bytes);
+    const ftmem__shape *shape = stack->shape;
+    if (!shape->require_input_grad || shape->embed_trained) return 0;
+    return 2 * step_stream_bytes(shape, shape->stream, FTMEM__PASS_FORWARD) + (shape->family->mask_by_place ? 0 : stack->embed.mask_bytes);
+}
+
+/* What lives as long as the outputs beside the logits: leaves, and the encoder's output and the cache of keys and values,
+   which are outputs too. */
+static int64_t step_leaf(const ftmem__walk *walk)
+{
+    int64_t sum = 0;
+    int32_t k;
+    if (!step_holds_outputs(walk)) return 0;
+    for (k = 0; k < walk->stacks; k++) sum += step_leaf_input(&walk->stack[k]) + walk->stack[k].side[FTMEM__SIDE_SOURCE].bytes[0];
+    for (k = 0; k < walk->kinds; k++) sum += walk->kind[k].outputs_bytes * walk->kind[k].layers;
+    return sum;
+}
+
+/* The outputs go: what earlier stacks have made for the last one with them, unless a graph keeps it. */
+static void step_drop_outputs(step_run *run)
+{
+    const ftmem__side *source = &ftmem__walk_last(run->walk)->side[FTMEM__SIDE_SOURCE];
+    run->level -= step_cache(run->walk) + run->held + run->leaf;
+    if (source->there && !source->kept && !step_holds_outputs(run->walk)) step_side(run, source, FTMEM__PASS_FORWARD, -1);
 }
 
 /* Forward and loss of one micro-batch. */
 static void step_forward(step_run *run)
 {
     const ftmem__walk *walk = run->walk;
-    int64_t released = walk->embed.released_bytes;
-    ftmem__figure norm = walk->head.pass[FTMEM__PASS_FORWARD];
+    const ftmem__ends *head = &ftmem__walk_last(walk)->end;
+    ftmem__figure norm = head->pass[FTMEM__PASS_FORWARD];
+    int32_t i, segment = ftmem__walk_head(walk);
     run->released = false;
-    step_pass(run, run->first, walk->embed.pass[FTMEM__PASS_FORWARD], FTMEM__SEGMENT_EMBED, FTMEM__PASS_FORWARD, -1);
-    step_blocks_forward(run, run->first, FTMEM__PASS_FORWARD);
-    norm.peak = walk->head.norm_peak;
-    step_moment(run, run->first, norm, FTMEM__SEGMENT_HEAD, FTMEM__PASS_FORWARD, -1);
-    if (walk->shape.job->recompute != FTMEM_RECOMPUTE_NONE) released -= walk->embed.mask_bytes;
-    run->level -= released + run->frame;
-    run->frame = 0;
+    run->sides = 0;
+    for (i = 0; i < walk->stacks; i++) step_stack_forward(run, run->first, FTMEM__PASS_FORWARD, i);
+    norm.peak = head->norm_peak;
+    step_moment(run, run->first, norm, segment, FTMEM__PASS_FORWARD, -1);
+    step_leave(run, ftmem__walk_last(walk), FTMEM__PASS_FORWARD);
     run->released = true;
-    step_moment(run, run->first, walk->head.pass[FTMEM__PASS_FORWARD], FTMEM__SEGMENT_HEAD, FTMEM__PASS_FORWARD, -1);
-    step_pass(run, run->first + !walk->shape.family->plain_loss, walk->head.loss, FTMEM__SEGMENT_HEAD, FTMEM__PASS_FORWARD, -1);
-    run->level -= step_cache(walk) + run->held + run->leaf;
-    run->held = walk->head.logits_bytes;
-    run->leaf = step_leaf_input(run);
+    step_moment(run, run->first, head->pass[FTMEM__PASS_FORWARD], segment, FTMEM__PASS_FORWARD, -1);
+    step_pass(run, run->first + !walk->shape.family->plain_loss, head->loss, segment, FTMEM__PASS_FORWARD, -1);
+    step_drop_outputs(run);
+    run->held = head->logits_bytes;
+    run->leaf = step_leaf(walk);
 }
 
 /* The first backward of a run makes the second cuBLAS workspace at its first matmul. */
 static void step_head_backward(step_run *run, int32_t phase, int32_t pass)
 {
-    const ftmem__ends *head = &run->walk->head;
+    const ftmem__ends *head = &ftmem__walk_last(run->walk)->end;
+    int32_t segment = ftmem__walk_head(run->walk);
     if (!run->both) {
-        step_moment(run, phase, head->early, FTMEM__SEGMENT_HEAD, pass, -1);
+        step_moment(run, phase, head->early, segment, pass, -1);
         run->level += run->step->totals.workspace_bytes;
         run->both = true;
-        step_pass(run, phase, head->late, FTMEM__SEGMENT_HEAD, pass, -1);
+        step_pass(run, phase, head->late, segment, pass, -1);
         return;
     }
-    step_pass(run, phase, head->pass[pass], FTMEM__SEGMENT_HEAD, pass, -1);
+    step_pass(run, phase, head->pass[pass], segment, pass, -1);
 }
 
-/* Blocks that are one module: the gradients of the last block's use wait, those of the others are summed in, and the first block's
-   deliver them (torch/csrc/autograd/engine.cpp: a node runs when all its uses have). */
-static bool step_waits(const step_run *run, int64_t layer)
+/* The maker's turn has come: every reader of its sides has run. What its own graph keeps is on its own tape. */
+static void step_sides_read(step_run *run, const ftmem__stack *stack, const ftmem__kind *kind)
 {
-    const ftmem__shape *shape = &run->walk->shape;
-    return shape->family->shared_blocks && layer > 0 && layer == shape->model->layers - 1;
+    int32_t k;
+    for (k = 0; k < FTMEM__SIDES; k++) {
+        const ftmem__side *side = &stack->side[k];
+        if (!(kind->made >> k & 1) || !side->kept) continue;
+        if (side->own) run->sides -= side->bytes[0];
+        else step_side(run, side, FTMEM__PASS_BACKWARD, -1);
+    }
 }
 
-static int32_t step_block_pass(const step_run *run, int64_t layer, int32_t pass)
+static void step_blocks_backward(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack)
 {
-    if (!run->walk->shape.family->shared_blocks || layer == 0) return pass;
-    return step_waits(run, layer) ? FTMEM__PASS_BACKWARD : FTMEM__PASS_BACKWARD_LATER;
+    int64_t i, last;
+    for (i = step_layers(stack) - 1; i >= 0; i = last - 1) {
+        const ftmem__kind *kind = &run->walk->kind[stack->of_layer[i]];
+        if (!kind->out_grad) return;
+        for (last = i; last > 0 && stack->of_layer[last - 1] == stack->of_layer[i];) last--;
+        step_sides_read(run, stack, kind);
+        step_blocks(run, phase, pass, stack, i, last);
+    }
 }
 
-static int64_t step_waiting(const step_run *run)
+/* Blocks that are one module: the gradients of the last block's use wait for those of the first, which delivers them
+   (torch/csrc/autograd/engine.cpp: a node runs when all its uses have). */
+static int64_t step_waiting(const ftmem__walk *walk, const ftmem__stack *stack)
 {
-    const ftmem__walk *walk = run->walk;
-    int64_t layers = walk->shape.model->layers;
-    return walk->shape.family->shared_blocks && layers > 1 ? walk->kind[walk->of_layer[layers - 1]].leaf_bytes : 0;
+    int64_t layers = step_layers(stack);
+    return stack->shape->family->shared_blocks && layers > 1 ? walk->kind[stack->of_layer[layers - 1]].leaf_bytes : 0;
+}
+
+static void step_stack_backward(step_run *run, int32_t phase, int32_t pass, int32_t index)
+{
+    const ftmem__stack *stack = &run->walk->stack[index];
+    const ftmem__side *source = &stack->side[FTMEM__SIDE_SOURCE];
+    step_blocks_backward(run, phase, pass, stack);
+    run->level -= step_waiting(run->walk, stack);
+    if (stack->shape->family->mask_by_place && stack->shape->job->recompute != FTMEM_RECOMPUTE_NONE) run->level -= stack->embed.mask_bytes;
+    if (stack->embed.out_grad) step_pass(run, phase, stack->embed.pass[pass], ftmem__segment_embed(index), pass, -1);
+    if (source->there && source->kept && !step_holds_outputs(run->walk)) step_side(run, source, pass, -1);
 }
 
 static void step_backward(step_run *run)
 {
     const ftmem__walk *walk = run->walk;
     int32_t pass = run->later_micro ? FTMEM__PASS_BACKWARD_LATER : FTMEM__PASS_BACKWARD, phase = run->first + 2;
-    int64_t i, last;
-    if (!walk->head.out_grad) return;
+    int32_t i;
+    if (!ftmem__walk_last(walk)->end.out_grad) return;
     step_head_backward(run, phase, pass);
-    for (i = walk->shape.model->layers - 1; i >= 0; i = last - 1) {
-        if (!walk->kind[walk->of_layer[i]].out_grad) return;
-        for (last = i; last > 0 && walk->of_layer[last - 1] == walk->of_layer[i] && !step_waits(run, i);) last--;
-        step_blocks(run, phase, step_block_pass(run, i, pass), i, last);
+    for (i = walk->stacks - 1; i >= 0; i--) {
+        step_stack_backward(run, phase, pass, i);
+        if (i == 0 || !walk->stack[i - 1].end.out_grad) return;
+        step_pass(run, phase, walk->stack[i - 1].end.pass[pass], ftmem__segment_end(i - 1), pass, -1);
     }
-    run->level -= step_waiting(run);
-    if (walk->shape.family->mask_by_place && walk->shape.job->recompute != FTMEM_RECOMPUTE_NONE) run->level -= walk->embed.mask_bytes;
-    if (walk->embed.out_grad) step_pass(run, phase, walk->embed.pass[pass], FTMEM__SEGMENT_EMBED, pass, -1);
 }
 
 static void step_optimizer(step_run *run)
@@ -199,7 +291,9 @@ static void step_eval(step_run *run)
     const ftmem__walk *walk = run->walk;
     const ftmem__totals *t = &run->step->totals;
     const ftmem_job *job = walk->shape.job;
+    const ftmem__ends *head = &ftmem__walk_last(walk)->end;
     ftmem__figure joined = { 0, 0, 0 };
+    int32_t i;
     int64_t logits = 0, tokens = job->eval_batch * walk->shape.s;
     run->first = FTMEM_PHASE_EVAL;
     run->both = true;
@@ -214,13 +308,12 @@ static void step_eval(step_run *run)
     run->held = logits;
     run->leaf = 0;
     run->released = false;
-    step_pass(run, FTMEM_PHASE_EVAL, walk->embed.pass[FTMEM__PASS_EVAL], FTMEM__SEGMENT_EMBED, FTMEM__PASS_EVAL, -1);
-    step_blocks_forward(run, FTMEM_PHASE_EVAL, FTMEM__PASS_EVAL);
-    run->level -= walk->embed.eval_released_bytes + run->frame;
-    run->frame = 0;
+    run->sides = 0;
+    for (i = 0; i < walk->stacks; i++) step_stack_forward(run, FTMEM_PHASE_EVAL, FTMEM__PASS_EVAL, i);
+    step_leave(run, ftmem__walk_last(walk), FTMEM__PASS_EVAL);
     run->released = true;
-    step_moment(run, FTMEM_PHASE_EVAL, walk->head.pass[FTMEM__PASS_EVAL], FTMEM__SEGMENT_HEAD, FTMEM__PASS_EVAL, -1);
-    step_moment(run, FTMEM_PHASE_EVAL, walk->head.eval_loss, FTMEM__SEGMENT_HEAD, FTMEM__PASS_EVAL, -1);
+    step_moment(run, FTMEM_PHASE_EVAL, head->pass[FTMEM__PASS_EVAL], ftmem__walk_head(walk), FTMEM__PASS_EVAL, -1);
+    step_moment(run, FTMEM_PHASE_EVAL, head->eval_loss, ftmem__walk_head(walk), FTMEM__PASS_EVAL, -1);
 }
 
 static void step_still(step_run *run, int32_t phase, int64_t level)
@@ -242,21 +335,28 @@ static int64_t step_narrowed(const ftmem__walk *walk, int32_t kind)
     return sum;
 }
 
-/* Born in the middle block and kept: its output too, if the block above or the head keeps it. */
+/* Born in the middle block of the longest stack and kept: its output too, if the block above or the end keeps it. */
 static int64_t step_middle(const ftmem__walk *walk)
 {
-    int64_t layers = walk->shape.model->layers, middle = layers / 2;
-    const ftmem__kind *kind = &walk->kind[walk->of_layer[middle]];
-    bool last = middle == layers - 1;
-    return step_narrowed(walk, walk->of_layer[middle]) + kind->born_bytes - (last && kind->in_kept && !walk->head.in_kept ? kind->in_bytes : 0);
+    const ftmem__stack *stack = &walk->stack[0];
+    int64_t layers, middle;
+    const ftmem__kind *kind;
+    if (step_layers(ftmem__walk_last(walk)) > step_layers(stack)) stack = ftmem__walk_last(walk);
+    layers = step_layers(stack);
+    middle = layers / 2;
+    kind = &walk->kind[stack->of_layer[middle]];
+    return step_narrowed(walk, stack->of_layer[middle]) + kind->born_bytes -
+           (middle == layers - 1 && kind->in_kept && !stack->end.in_kept ? kind->in_bytes : 0);
 }
 
 static void step_flops(ftmem__step *step)
 {
     const ftmem__walk *walk = step->walk;
     int32_t k;
-    step->flops_forward = walk->embed.flops_forward + walk->head.flops_forward;
-    step->flops_backward = walk->embed.flops_backward + walk->head.flops_backward;
+    for (k = 0; k < walk->stacks; k++) {
+        step->flops_forward += walk->stack[k].embed.flops_forward + walk->stack[k].end.flops_forward;
+        step->flops_backward += walk->stack[k].embed.flops_backward + walk->stack[k].end.flops_backward;
+    }
     for (k = 0; k < walk->kinds; k++) {
         step->flops_forward += walk->kind[k].flops_forward * (double)walk->kind[k].layers;
         step->flops_backward += walk->kind[k].flops_backward * (double)walk->kind[k].layers;

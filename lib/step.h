@@ -21,7 +21,8 @@ typedef struct ftmem__totals {
 typedef struct ftmem__moment {
     int64_t bytes;
     int32_t phase, segment, pass, event; /* segment and pass as in walk.h; pass -1: no segment is running */
-    int32_t layer;                       /* -1: none */
+    int32_t layer, stack;                /* layer -1: none */
+    int64_t sides;                       /* values that stacks hand on to later segments */
     int64_t held, frame;                 /* logits held from a forward that is over; the embedding, held by the base model's frame */
     bool later_micro, workspaces_both;   /* gradients of an earlier micro-batch exist; backward's workspace exists */
     bool released;                       /* the base model has returned */

@@ -38,9 +38,11 @@ const char *ftmem__op_name(int32_t op, bool backward)
 
 void ftmem__tape_start(ftmem__tape *tape, int64_t big_cols)
 {
+    int32_t k;
     memset(tape, 0, offsetof(ftmem__tape, stores));
     tape->big_cols = big_cols;
     tape->free_head = tape->grad_in = tape->result = tape->also_gradient = -1;
+    for (k = 0; k < FTMEM__MAX_SIDES; k++) tape->grad_side[k] = -1;
     tape->birth = FTMEM_CLASS_KEPT;
     tape->mode = FTMEM__RECORD;
     tape->stop_after = -1;
@@ -97,7 +99,7 @@ int16_t ftmem__alloc(ftmem__tape *tape, ftmem__op op, int64_t n, int64_t cols, i
     store->dtype = (uint8_t)dtype;
     store->op = (uint8_t)op;
     store->part = tape->part;
-    store->cached = false;
+    store->cached = store->side = false;
     store->backward = tape->backward;
     tape_event(tape, store);
     return slot;
@@ -124,6 +126,14 @@ ftmem__var ftmem__input(ftmem__tape *tape, int64_t n, int64_t cols, int32_t dtyp
 {
     int16_t store = ftmem__alloc(tape, FTMEM__OP_INPUT, n, cols, dtype, tape->birth);
     return ftmem__value(n, cols, dtype, store, grad ? FTMEM__INPUT : FTMEM__NO_NODE, grad);
+}
+
+ftmem__var ftmem__side_input(ftmem__tape *tape, int32_t side, int64_t n, int64_t cols, int32_t dtype, bool grad)
+{
+    ftmem__var v = ftmem__input(tape, n, cols, dtype, grad);
+    if (grad) v.node = (int16_t)(FTMEM__SIDE - side);
+    if (v.store >= 0) tape->stores[v.store].side = true;
+    return v;
 }
 
 /* ------------------------------------------------------------------------------------------------------ nodes */
@@ -378,14 +388,16 @@ static void tape_leaf(ftmem__tape *tape, int16_t gradient, bool shared)
 
 void ftmem__deliver(ftmem__tape *tape, ftmem__var to, int16_t gradient)
 {
-    if (to.node == FTMEM__LEAF || to.node == FTMEM__SHARED_LEAF) {
+    if (to.node >= 0) {
+        tape_accumulate(tape, &tape->node[to.node].grad[to.slot], gradient, to.n, to.cols, to.dtype);
+    } else if (to.node == FTMEM__LEAF || to.node == FTMEM__SHARED_LEAF) {
         tape_leaf(tape, gradient, to.node == FTMEM__SHARED_LEAF);
     } else if (to.node == FTMEM__INPUT) {
         tape_accumulate(tape, &tape->grad_in, gradient, to.n, to.cols, to.dtype);
-    } else if (to.node >= 0) {
-        tape_accumulate(tape, &tape->node[to.node].grad[to.slot], gradient, to.n, to.cols, to.dtype);
+    } else if (to.node <= FTMEM__SIDE) {
+        tape_accumulate(tape, &tape->grad_side[FTMEM__SIDE - to.node], gradient, to.n, to.cols, to.dtype);
     } else {
-        ftmem__release(tape, gradient);
+        ftmem__release(tape, gradient); /* FTMEM__NO_NODE, and FTMEM__JOINED_LEAF */
     }
 }
 
@@ -411,7 +423,7 @@ static bool tape_needs(const ftmem__node *node, int32_t k)
 }
 
 /* Views of the gradient as CAT hands them out need no sum; ADD's do when an operand was broadcast. */
-static void tape_pass(ftmem__tape *tape, const ftmem__node *node, int16_t arrived, int16_t result[3])
+static void tape_pass(ftmem__tape *tape, const ftmem__node *node, int16_t arrived, int16_t result[FTMEM__MAX_OPERANDS])
 {
     int32_t k;
     for (k = 0; k < node->inputs; k++) {
@@ -422,7 +434,7 @@ static void tape_pass(ftmem__tape *tape, const ftmem__node *node, int16_t arrive
     }
 }
 
-static void tape_minus(ftmem__tape *tape, const ftmem__node *node, int16_t arrived, int16_t result[3])
+static void tape_minus(ftmem__tape *tape, const ftmem__node *node, int16_t arrived, int16_t result[FTMEM__MAX_OPERANDS])
 {
     if (tape_needs(node, 0)) {
         ftmem__hold(tape, arrived);
@@ -433,7 +445,7 @@ static void tape_minus(ftmem__tape *tape, const ftmem__node *node, int16_t arriv
     result[1] = tape_fit(tape, node, 1, result[1], node->out_n, node->out_dtype);
 }
 
-static void tape_map(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+static void tape_map(ftmem__tape *tape, const ftmem__node *node, int16_t result[FTMEM__MAX_OPERANDS])
 {
     int16_t temporary[2] = { -1, -1 };
     int32_t k, t, temporaries = tape_rows[node->op].temporaries;
@@ -446,7 +458,7 @@ static void tape_map(ftmem__tape *tape, const ftmem__node *node, int16_t result[
         if (tape_needs(node, k)) result[k] = tape_fit(tape, node, k, result[k], node->out_n, node->out_dtype);
 }
 
-static void tape_spread(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+static void tape_spread(ftmem__tape *tape, const ftmem__node *node, int16_t result[FTMEM__MAX_OPERANDS])
 {
     bool before = node->op == FTMEM__OP_LINEAR4 || node->op == FTMEM__OP_LINEAR8; /* the dequantised weight comes first */
     int16_t work = before && node->work ? ftmem__alloc_bytes(tape, FTMEM__OP_DEQUANTIZE, node->work, FTMEM_CLASS_WORKSPACE) : -1;
@@ -469,7 +481,7 @@ static void tape_first_matmul(ftmem__tape *tape)
 }
 
 /* Operand order as traced: the weight's gradient, the input's, the bias's. */
-static void tape_matmul(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+static void tape_matmul(ftmem__tape *tape, const ftmem__node *node, int16_t result[FTMEM__MAX_OPERANDS])
 {
     static const int32_t order[] = { 2, 1, 0 };
     int32_t i;
@@ -485,13 +497,13 @@ static void tape_matmul(ftmem__tape *tape, const ftmem__node *node, int16_t resu
 }
 
 /* Gradients of the pieces are joined; a piece without one is filled with zeros first. */
-static void tape_join(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+static void tape_join(ftmem__tape *tape, const ftmem__node *node, int16_t result[FTMEM__MAX_OPERANDS])
 {
     result[0] = ftmem__alloc(tape, FTMEM__OP_CAT, node->in[0].n, node->in[0].cols, node->in[0].dtype, tape->birth);
 }
 
 /* Softmax (not log-softmax) multiplies gradient and output into a temporary of the gradient's size first. */
-static void tape_softmax(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+static void tape_softmax(ftmem__tape *tape, const ftmem__node *node, int16_t result[FTMEM__MAX_OPERANDS])
 {
     int16_t product;
     result[0] = ftmem__alloc(tape, FTMEM__OP_SOFTMAX, node->in[0].n, node->in[0].cols, node->in[0].dtype, tape->birth);
@@ -499,7 +511,7 @@ static void tape_softmax(ftmem__tape *tape, const ftmem__node *node, int16_t res
     ftmem__release(tape, product);
 }
 
-static void tape_saved(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+static void tape_saved(ftmem__tape *tape, const ftmem__node *node, int16_t result[FTMEM__MAX_OPERANDS])
 {
     int32_t k;
     for (k = 0; k < node->inputs; k++) {
@@ -509,7 +521,7 @@ static void tape_saved(ftmem__tape *tape, const ftmem__node *node, int16_t resul
     }
 }
 
-static void tape_gradients(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+static void tape_gradients(ftmem__tape *tape, const ftmem__node *node, int16_t result[FTMEM__MAX_OPERANDS])
 {
     switch (tape_rows[node->op].backward) {
     case TAPE_PASS: tape_pass(tape, node, node->grad[0], result); break;
@@ -536,7 +548,7 @@ static int16_t tape_own(ftmem__tape *tape, const ftmem__node *node, int32_t k, i
 /* One node: its results exist beside its gradient and all it saved; then those go, then the results are handed on. */
 static void tape_step(ftmem__tape *tape, ftmem__node *node)
 {
-    int16_t result[3] = { -1, -1, -1 };
+    int16_t result[FTMEM__MAX_OPERANDS] = { -1, -1, -1, -1 };
     int32_t k;
     bool reached = false;
     for (k = 0; k < node->outs; k++) reached = reached || node->grad[k] >= 0;
@@ -597,6 +609,18 @@ void ftmem__replay(ftmem__tape *tape, int32_t last)
     tape->mode = FTMEM__RECORD;
     tape->nodes = 0;
     tape->stop_after = last;
+}
+
+void ftmem__cache_hold(ftmem__tape *tape, ftmem__var value, bool outputs)
+{
+    if (value.store < 0) return;
+    if (outputs && tape->mode == FTMEM__RECORD) {
+        tape->outputs_bytes += tape->stores[value.store].bytes;
+        tape_attribute(tape, value.store);
+    } else if (!tape->stores[value.store].cached) {
+        tape->stores[value.store].cached = true;
+        ftmem__hold(tape, value.store);
+    }
 }
 
 void ftmem__cache_clear(ftmem__tape *tape)

@@ -14,7 +14,9 @@
 #include "common.h"
 
 enum { FTMEM__MAX_NODES = 224, FTMEM__MAX_STORES = 224 };
-enum { FTMEM__NO_NODE = -1, FTMEM__LEAF = -2, FTMEM__INPUT = -3, FTMEM__SHARED_LEAF = -4 }; /* ftmem__var.node besides a node's number */
+/* ftmem__var.node besides a node's number; FTMEM__SIDE - k is the segment's k-th side input */
+enum { FTMEM__NO_NODE = -1, FTMEM__LEAF = -2, FTMEM__INPUT = -3, FTMEM__SHARED_LEAF = -4, FTMEM__JOINED_LEAF = -5, FTMEM__SIDE = -6 };
+enum { FTMEM__MAX_SIDES = 3, FTMEM__MAX_OPERANDS = 4 };
 
 /* Primitive operations: one row each in ops.inc. */
 typedef enum ftmem__op {
@@ -29,8 +31,9 @@ typedef struct ftmem__store {
     int64_t n, cols; /* elements, and the last dimension, for reports */
     int16_t refs;    /* 0: a free slot, and n is the next free one */
     uint8_t tensor_class, dtype, op, part;
-    bool cached;   /* autocast's cache holds one of the references */
+    bool cached;   /* autocast's cache, or the model's own of keys and values, holds one of the references */
     bool backward; /* made by the operation's backward */
+    bool side;     /* shared between segments: whoever walks them counts it */
 } ftmem__store;
 
 /* A value on the tape. Copies do not own: the one owner calls ftmem__drop. */
@@ -39,7 +42,8 @@ typedef struct ftmem__var {
     int64_t cols;  /* of the last dimension */
     int16_t store; /* -1: lives outside the tape (weights, tables) */
     int16_t node;  /* producer, or FTMEM__LEAF (a parameter), FTMEM__SHARED_LEAF (one that waits for a second gradient: the
-                      matrix of a tied head), FTMEM__INPUT (the segment's input), FTMEM__NO_NODE */
+                      matrix of a tied head), FTMEM__JOINED_LEAF (whose gradient joins one that waits already), FTMEM__INPUT
+                      (the segment's input), FTMEM__NO_NODE */
     uint8_t slot;  /* which output of the producer */
     uint8_t dtype;
     bool grad;       /* requires a gradient */
@@ -48,7 +52,7 @@ typedef struct ftmem__var {
 } ftmem__var;
 
 typedef struct ftmem__node {
-    ftmem__var in[3];
+    ftmem__var in[FTMEM__MAX_OPERANDS];
     int64_t out_n;
     int64_t work;             /* bytes that the backward kernel allocates inside itself */
     double flops;             /* of backward for each operand that needs a gradient */
@@ -84,6 +88,7 @@ struct ftmem__tape {
     int32_t nodes, stop_after; /* stop_after: node with which a recomputation ends early, -1: none */
     int16_t high, free_head;   /* stores ever used; free list */
     int16_t grad_in;           /* gradient of the segment's input, -1: none */
+    int16_t grad_side[FTMEM__MAX_SIDES]; /* of its side inputs */
     int16_t result;            /* store of what a finished forward hands on, -1: unknown */
     uint8_t mode, birth;       /* ftmem__mode; class of new tensors */
     uint8_t part;              /* FTMEM__PART_..., of new tensors */
@@ -91,6 +96,7 @@ struct ftmem__tape {
     bool graphless;        /* a reentrant checkpoint's forward: no node exists that could hold an attribute */
     int16_t attribute[16]; /* stores that nodes hold as attributes */
     int32_t attributes;
+    int64_t outputs_bytes; /* what outputs hold of them */
     ftmem__var also; /* a second value that backward starts from; also_gradient: its gradient, -1: none */
     int16_t also_gradient;
     bool leaf_input;       /* the segment's input is a leaf, as in a reentrant recomputation: autocast caches its copy */
@@ -152,6 +158,7 @@ static inline ftmem__var ftmem__keep(ftmem__tape *tape, ftmem__var value) /* a s
     return value;
 }
 ftmem__var ftmem__input(ftmem__tape *tape, int64_t n, int64_t cols, int32_t dtype, bool grad); /* alive on the tape */
+ftmem__var ftmem__side_input(ftmem__tape *tape, int32_t side, int64_t n, int64_t cols, int32_t dtype, bool grad);
 
 /* Primitives. Each returns a new value that the caller owns; inputs stay owned by the caller. */
 ftmem__var ftmem__apply(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, int64_t n, int64_t cols, int32_t dtype);
@@ -182,6 +189,7 @@ void ftmem__replay(ftmem__tape *tape, int32_t last); /* record again over a ghos
 /* Hands a gradient to one value: to its producer, its parameter, or the segment's input. */
 void ftmem__deliver(ftmem__tape *tape, ftmem__var to, int16_t gradient);
 void ftmem__drop_attributes(ftmem__tape *tape); /* the graph is gone */
+void ftmem__cache_hold(ftmem__tape *tape, ftmem__var value, bool outputs); /* a cache owns it too; outputs: and lives beyond backward */
 void ftmem__cache_clear(ftmem__tape *tape);     /* the autocast context ends */
 
 #endif

@@ -56,7 +56,7 @@ static int64_t tiers_gradients(const ftmem__step *step, const ftmem__moment *m)
 {
     int64_t all = step->totals.gradient_bytes, layers = step->walk->shape.model->layers;
     if (m->later_micro) return all;
-    if (m->pass != FTMEM__PASS_BACKWARD || m->segment == FTMEM__SEGMENT_HEAD) return 0;
+    if (m->pass != FTMEM__PASS_BACKWARD || m->segment == ftmem__walk_head(step->walk)) return 0;
     if (m->layer < 0) return all;
     return all / layers * (layers - 1 - m->layer);
 }
@@ -145,7 +145,7 @@ static int64_t tiers_load_remainder(const ftmem__walk *walk, int64_t logits)
 static int64_t tiers_excess(const ftmem__step *step, const tiers_parts *parts)
 {
     const ftmem__walk *walk = step->walk;
-    int64_t layer = tiers_layer_hump(walk), apart = tiers_least(layer, tiers_loss_hump(&walk->head));
+    int64_t layer = tiers_layer_hump(walk), apart = tiers_least(layer, tiers_loss_hump(&ftmem__walk_last(walk)->end));
     int64_t excess = tiers_most(tiers_share(layer, TIERS_LAYER_FLOOR), tiers_share(parts->moving, TIERS_HUMP_FLOOR));
     excess = tiers_most(excess, tiers_share(apart, TIERS_HUMPS_APART));
     if (walk->shape.job->transformers_version < TIERS_SHIFT_COPY_BEFORE) excess = tiers_add(excess, tiers_share(parts->logits, TIERS_SHIFT_COPY));

@@ -6,24 +6,30 @@ typedef struct walk_probe { /* set for a second run */
     int32_t event;
 } walk_probe;
 
+typedef struct walk_stream { /* of hidden states, between two segments */
+    bool grad;
+    uint8_t dtype;
+} walk_stream;
+
 static bool walk_recomputed(const ftmem__walk *walk, int64_t layer)
 {
     const ftmem_job *job = walk->shape.job;
     return job->recompute != FTMEM_RECOMPUTE_NONE && (job->recompute_every == 1 || layer % job->recompute_every == 0);
 }
 
-static ftmem__low walk_low(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass)
+static ftmem__low walk_low(ftmem__walk *walk, int32_t stack, const ftmem__kind *kind, int32_t pass)
 {
+    const ftmem__shape *shape = walk->stack[stack].shape;
     ftmem__low low = { 0 };
     low.tape = &walk->tape;
-    low.shape = &walk->shape;
-    low.b = pass == FTMEM__PASS_EVAL ? walk->shape.job->eval_batch : walk->shape.b;
-    low.tokens = low.b * walk->shape.s;
+    low.shape = shape;
+    low.side = walk->side;
+    low.b = pass == FTMEM__PASS_EVAL ? shape->eval_b : shape->b;
+    low.tokens = low.b * shape->s;
     low.training = pass != FTMEM__PASS_EVAL;
-    low.trained = kind ? kind->trained : walk->shape.rest_trained;
+    low.trained = kind ? kind->trained : shape->rest_trained;
     low.adapted = kind && kind->adapted;
     low.kind = kind ? kind->kind : 0;
-    low.first = kind && kind->first;
     return low;
 }
 
@@ -35,11 +41,19 @@ static void walk_listen(ftmem__tape *tape, const walk_probe *probe)
     tape->stop_at = probe->event ? probe->event : -1;
 }
 
+/* Whether gradients of parameters are there already: of an earlier micro-batch, or of a later block's use where all blocks are one
+   module, the last one's use being the first that backward comes to. */
+static bool walk_sums(const ftmem__walk *walk, const ftmem__kind *kind, int32_t pass)
+{
+    if (kind && walk->shape.family->shared_blocks && !kind->first) return !kind->last;
+    return pass == FTMEM__PASS_BACKWARD_LATER;
+}
+
 static void walk_start(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_probe *probe)
 {
     ftmem__tape *tape = &walk->tape;
     ftmem__tape_start(tape, ftmem__task_of_vocab(walk->shape.job->task) ? walk->shape.vocab : -1);
-    tape->sum_leaves = pass == FTMEM__PASS_BACKWARD_LATER;
+    tape->sum_leaves = walk_sums(walk, kind, pass);
     tape->shared_casts = kind && walk->shape.family->shared_blocks && !kind->first;
     if (pass == FTMEM__PASS_EVAL) tape->mode = FTMEM__NO_GRAD;
     walk_listen(tape, probe);
@@ -97,6 +111,88 @@ static int64_t walk_attributes(const ftmem__tape *tape)
     return sum;
 }
 
+/* -------------------------------------------------------------------------------------------------------- sides */
+
+/* Sides stand on the segment's tape before it starts, and are held throughout: whatever it does with them, they are not its. */
+static void walk_give(const ftmem__walk *walk, int32_t stack, uint8_t given, int32_t pass, ftmem__low *low)
+{
+    int32_t k, eval = pass == FTMEM__PASS_EVAL;
+    low->given = given;
+    if (!given) return;
+    for (k = 0; k < FTMEM__SIDES; k++) {
+        const ftmem__side *side = &walk->stack[stack].side[k];
+        if (given >> k & 1) low->side[k] = ftmem__side_input(low->tape, k, side->n[eval], side->cols, side->dtype, side->grad && !eval);
+    }
+}
+
+static int64_t walk_given_bytes(const ftmem__low *low)
+{
+    int64_t sum = 0;
+    int32_t k;
+    for (k = 0; k < FTMEM__SIDES && low->given; k++)
+        if (low->given >> k & 1) sum += low->tape->stores[low->side[k].store].bytes;
+    return sum;
+}
+
+static void walk_record_side(ftmem__side *side, const ftmem__tape *tape, ftmem__var value, int32_t pass)
+{
+    int32_t eval = pass == FTMEM__PASS_EVAL;
+    side->there = true;
+    side->n[eval] = value.n;
+    side->bytes[eval] = tape->stores[value.store].bytes;
+    if (eval) return;
+    side->cols = value.cols;
+    side->dtype = value.dtype;
+    side->grad = value.grad;
+}
+
+/* What a forward has made for the segments after it, and whether its graph keeps what it read. */
+static void walk_record_sides(ftmem__stack *stack, const ftmem__low *low, int32_t pass, bool recomputed)
+{
+    ftmem__tape *tape = low->tape;
+    int32_t k;
+    if (!(low->made | low->given)) return;
+    for (k = 0; k < FTMEM__SIDES; k++) {
+        int16_t store = low->side[k].store;
+        if (low->made >> k & 1) {
+            walk_record_side(&stack->side[k], tape, low->side[k], pass);
+            if (pass == FTMEM__PASS_FORWARD) stack->side[k].kept = stack->side[k].own = tape->stores[store].refs > 1;
+        } else if (low->given >> k & 1 && pass == FTMEM__PASS_FORWARD) {
+            stack->side[k].kept = stack->side[k].kept || recomputed || tape->stores[store].refs > 1;
+        }
+    }
+}
+
+/* Before a block's backward: gradients of sides that blocks above it have summed already. */
+static void walk_side_gradients(const ftmem__walk *walk, const ftmem__kind *kind, const ftmem__low *low, int16_t gradient[FTMEM__SIDES])
+{
+    ftmem__tape *tape = low->tape;
+    int32_t k;
+    if (!(kind->given | kind->made)) return;
+    for (k = 0; k < FTMEM__SIDES; k++) {
+        const ftmem__side *side = &walk->stack[kind->stack].side[k];
+        gradient[k] = -1;
+        if (!((kind->given | kind->made) >> k & 1) || kind->last || !side->grad) continue;
+        gradient[k] = ftmem__alloc(tape, FTMEM__OP_GRADIENT, side->n[0], side->cols, side->dtype, FTMEM_CLASS_TEMPORARY);
+        if (kind->given >> k & 1) tape->grad_side[k] = gradient[k];
+    }
+}
+
+static void walk_deliver_sides(const ftmem__low *low, const int16_t gradient[FTMEM__SIDES])
+{
+    int32_t k;
+    for (k = 0; k < FTMEM__SIDES && low->made; k++)
+        if (low->made >> k & 1 && gradient[k] >= 0) ftmem__deliver(low->tape, low->side[k], gradient[k]);
+}
+
+/* The frame that held what a block made has returned. */
+static void walk_drop_made(const ftmem__low *low)
+{
+    int32_t k;
+    for (k = 0; k < FTMEM__SIDES && low->made; k++)
+        if (low->made >> k & 1) ftmem__drop(low->tape, low->side[k]);
+}
+
 /* ------------------------------------------------------------------------------------------------------- blocks */
 
 static bool walk_alive(const ftmem__tape *tape, int16_t store)
@@ -104,10 +200,24 @@ static bool walk_alive(const ftmem__tape *tape, int16_t store)
     return store >= 0 && tape->stores[store].refs > 0;
 }
 
-/* The forward of one block: ordinary, or checkpointed, where only the input stays. */
-static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bool recomputed, int32_t pass, const walk_probe *probe, ftmem__var *result)
+/* A forward that backward goes on from. */
+typedef struct walk_run {
+    ftmem__low low;
+    ftmem__var out;
+} walk_run;
+
+/* What a block makes counts apart from it once it has returned. */
+static void walk_mark_made(const ftmem__low *low)
 {
-    ftmem__low low = walk_low(walk, kind, pass);
+    int32_t k;
+    for (k = 0; k < FTMEM__SIDES && low->made; k++)
+        if (low->made >> k & 1 && low->side[k].store >= 0) low->tape->stores[low->side[k].store].side = true;
+}
+
+/* The forward of one block: ordinary, or checkpointed, where only the input stays. */
+static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bool recomputed, int32_t pass, const walk_probe *probe, walk_run *result)
+{
+    ftmem__low low = walk_low(walk, kind->stack, kind, pass);
     ftmem__tape *tape = &walk->tape;
     int64_t base;
     ftmem__var x, out;
@@ -116,44 +226,57 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
         tape->mode = FTMEM__FORGET;
         tape->graphless = walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT;
     }
-    x = ftmem__input(tape, low.tokens * walk->shape.h, walk->shape.h, kind->in_dtype, kind->in_grad && pass != FTMEM__PASS_EVAL);
+    x = ftmem__input(tape, low.tokens * low.shape->h, low.shape->h, kind->in_dtype, kind->in_grad && pass != FTMEM__PASS_EVAL);
+    walk_give(walk, kind->stack, kind->given, pass, &low);
     base = tape->live;
     ftmem__tape_mark(tape);
     if (pass == FTMEM__PASS_FORWARD && !probe && (kind->first || !walk->shape.family->shared_blocks)) low.params = &walk->params;
     out = ftmem__low_block(&low, x);
     if (!recomputed || !out.grad) ftmem__drop(tape, x);
+    if (!probe) walk_record_sides(&walk->stack[kind->stack], &low, pass, recomputed);
     if (pass == FTMEM__PASS_FORWARD) {
+        kind->made = low.made;
         kind->out_grad = out.grad;
         kind->out_dtype = out.dtype;
         kind->in_kept = walk_alive(tape, x.store) && x.store != out.store;
         kind->in_bytes = ftmem__round512(ftmem__bytes(kind->in_dtype, x.n));
         kind->cache_bytes = walk_cache_only(tape);
         kind->attribute_bytes = walk_attributes(tape);
+        kind->outputs_bytes = tape->outputs_bytes;
         kind->born_bytes = tape->live - kind->cache_bytes - (kind->in_kept ? 0 : tape->stores[out.store].bytes);
         if (kind->in_kept) kind->born_bytes -= kind->in_bytes;
+        kind->born_bytes -= walk_given_bytes(&low);
         kind->flops_forward = tape->flops;
     }
     tape->result = out.store;
+    walk_mark_made(&low);
     walk_end(walk, probe);
-    if (result) *result = out;
+    if (result) {
+        result->low = low;
+        result->out = out;
+    }
     return walk_figure(tape, base);
 }
 
 /* Backward from a value whose forward has just been recorded on the tape; nobody holds the value any more. */
-static ftmem__figure walk_backward_from(ftmem__walk *walk, ftmem__var out, const walk_probe *probe)
+static ftmem__figure walk_backward_from(ftmem__walk *walk, const ftmem__kind *kind, walk_run run, const walk_probe *probe)
 {
     ftmem__tape *tape = &walk->tape;
+    ftmem__var out = run.out;
     ftmem__figure f;
     int64_t base;
-    int16_t g;
+    int16_t g, side[FTMEM__SIDES];
     ftmem__cache_clear(tape);
     ftmem__drop(tape, out);
+    walk_drop_made(&run.low);
     walk_listen(tape, probe);
     tape->birth = FTMEM_CLASS_TEMPORARY;
     tape->backward = true;
     g = ftmem__alloc(tape, FTMEM__OP_GRADIENT, out.n, out.cols, out.dtype, FTMEM_CLASS_TEMPORARY);
+    if (kind) walk_side_gradients(walk, kind, &run.low, side);
     base = tape->live;
     ftmem__tape_mark(tape);
+    if (kind) walk_deliver_sides(&run.low, side);
     ftmem__backward(tape, out, g);
     f = walk_figure(tape, base);
     walk_end(walk, probe);
@@ -162,18 +285,20 @@ static ftmem__figure walk_backward_from(ftmem__walk *walk, ftmem__var out, const
 
 static ftmem__figure walk_plain_backward(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_probe *probe)
 {
-    ftmem__low low = walk_low(walk, kind, pass);
-    ftmem__var x, out;
+    walk_run run;
+    ftmem__var x;
+    run.low = walk_low(walk, kind->stack, kind, pass);
     walk_start(walk, kind, pass, NULL);
-    x = ftmem__input(&walk->tape, low.tokens * walk->shape.h, walk->shape.h, kind->in_dtype, kind->in_grad);
-    out = ftmem__low_block(&low, x);
+    x = ftmem__input(&walk->tape, run.low.tokens * run.low.shape->h, run.low.shape->h, kind->in_dtype, kind->in_grad);
+    walk_give(walk, kind->stack, kind->given, pass, &run.low);
+    run.out = ftmem__low_block(&run.low, x);
     ftmem__drop(&walk->tape, x);
-    return walk_backward_from(walk, out, probe);
+    return walk_backward_from(walk, kind, run, probe);
 }
 
 /* torch.utils.checkpoint without reentrance: what saves nothing runs first, the first saved tensor that is asked for
    makes the block run again up to the last one, then backward goes on. */
-static void walk_recompute(ftmem__walk *walk, ftmem__low *low, ftmem__var x, int16_t g)
+static void walk_recompute(ftmem__walk *walk, ftmem__low *low, ftmem__var x, int16_t g, const int16_t side[FTMEM__SIDES])
 {
     ftmem__tape *tape = &walk->tape;
     double flops = tape->flops;
@@ -184,10 +309,13 @@ static void walk_recompute(ftmem__walk *walk, ftmem__low *low, ftmem__var x, int
     out = ftmem__low_block(low, x);
     tape->flops = flops; /* nothing has been computed yet */
     last = ftmem__last_saving(tape);
+    walk_deliver_sides(low, side);
     ftmem__backward_above(tape, out, g, last);
     ftmem__replay(tape, last);
     tape->birth = FTMEM_CLASS_RECOMPUTED;
+    low->made = 0;
     out = ftmem__low_block(low, x);
+    walk_drop_made(low);
     ftmem__drop(tape, out);
     tape->stopped = false;
     ftmem__cache_clear(tape);
@@ -196,7 +324,7 @@ static void walk_recompute(ftmem__walk *walk, ftmem__low *low, ftmem__var x, int
 }
 
 /* The reentrant form runs the whole block again and holds its output and the arriving gradient meanwhile. */
-static void walk_recompute_reentrant(ftmem__walk *walk, ftmem__low *low, ftmem__var x, int16_t g)
+static void walk_recompute_reentrant(ftmem__walk *walk, ftmem__low *low, ftmem__var x, int16_t g, const int16_t side[FTMEM__SIDES])
 {
     ftmem__tape *tape = &walk->tape;
     ftmem__var out;
@@ -207,8 +335,10 @@ static void walk_recompute_reentrant(ftmem__walk *walk, ftmem__low *low, ftmem__
     ftmem__cache_clear(tape);
     tape->birth = FTMEM_CLASS_TEMPORARY;
     ftmem__hold(tape, g);
+    walk_deliver_sides(low, side);
     ftmem__backward(tape, out, g);
     ftmem__drop_attributes(tape);
+    walk_drop_made(low);
     ftmem__drop(tape, out);
     ftmem__release(tape, g);
 }
@@ -216,19 +346,21 @@ static void walk_recompute_reentrant(ftmem__walk *walk, ftmem__low *low, ftmem__
 static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_probe *probe)
 {
     ftmem__tape *tape = &walk->tape;
-    ftmem__low low = walk_low(walk, kind, pass);
+    ftmem__low low = walk_low(walk, kind->stack, kind, pass);
     ftmem__figure f;
     ftmem__var x;
     int64_t base;
-    int16_t g;
+    int16_t g, side[FTMEM__SIDES];
     walk_start(walk, kind, pass, probe);
-    x = ftmem__input(tape, low.tokens * walk->shape.h, walk->shape.h, kind->in_dtype, kind->in_grad);
+    x = ftmem__input(tape, low.tokens * low.shape->h, low.shape->h, kind->in_dtype, kind->in_grad);
+    walk_give(walk, kind->stack, kind->given, pass, &low);
     tape->birth = FTMEM_CLASS_TEMPORARY;
     g = ftmem__alloc(tape, FTMEM__OP_GRADIENT, x.n, x.cols, kind->out_dtype, FTMEM_CLASS_TEMPORARY);
+    walk_side_gradients(walk, kind, &low, side);
     base = tape->live;
     ftmem__tape_mark(tape);
-    if (walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT) walk_recompute_reentrant(walk, &low, x, g);
-    else walk_recompute(walk, &low, x, g);
+    if (walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT) walk_recompute_reentrant(walk, &low, x, g, side);
+    else walk_recompute(walk, &low, x, g, side);
     ftmem__drop(tape, x);
     f = walk_figure(tape, base);
     walk_end(walk, probe);
@@ -243,42 +375,55 @@ static ftmem__figure walk_block_backward(ftmem__walk *walk, const ftmem__kind *k
 static void walk_block(ftmem__walk *walk, ftmem__kind *kind)
 {
     const ftmem_job *job = walk->shape.job;
-    ftmem__var out;
+    walk_run run;
     walk->params.segment = (int32_t)(kind - walk->kind);
-    kind->pass[FTMEM__PASS_FORWARD] = walk_block_forward(walk, kind, kind->recomputed, FTMEM__PASS_FORWARD, NULL, &out);
+    kind->pass[FTMEM__PASS_FORWARD] = walk_block_forward(walk, kind, kind->recomputed, FTMEM__PASS_FORWARD, NULL, &run);
     if (kind->out_grad) {
         kind->pass[FTMEM__PASS_BACKWARD] =
-            kind->recomputed ? walk_checkpointed_backward(walk, kind, FTMEM__PASS_BACKWARD, NULL) : walk_backward_from(walk, out, NULL);
+            kind->recomputed ? walk_checkpointed_backward(walk, kind, FTMEM__PASS_BACKWARD, NULL) : walk_backward_from(walk, kind, run, NULL);
         kind->flops_backward = walk->tape.flops;
         kind->leaf_bytes = walk->tape.leaf_bytes;
     }
-    if (kind->out_grad && (job->accumulation > 1 || walk->shape.family->shared_blocks))
-        kind->pass[FTMEM__PASS_BACKWARD_LATER] = walk_block_backward(walk, kind, FTMEM__PASS_BACKWARD_LATER, NULL);
+    if (kind->out_grad && job->accumulation > 1) kind->pass[FTMEM__PASS_BACKWARD_LATER] = walk_block_backward(walk, kind, FTMEM__PASS_BACKWARD_LATER, NULL);
     if (job->eval == FTMEM_ON) kind->pass[FTMEM__PASS_EVAL] = walk_block_forward(walk, kind, false, FTMEM__PASS_EVAL, NULL, NULL);
 }
 
-/* The kind of one block, simulated if it is new. */
-static bool walk_layer(ftmem__walk *walk, int64_t layer, bool in_grad, uint8_t in_dtype, ftmem__kind **found)
+static bool walk_same_kind(const ftmem__kind *a, const ftmem__kind *b)
 {
+    bool same = a->stack == b->stack && a->kind == b->kind && a->trained == b->trained && a->adapted == b->adapted && a->recomputed == b->recomputed;
+    return same && a->in_grad == b->in_grad && a->in_dtype == b->in_dtype && a->first == b->first && a->last == b->last;
+}
+
+static uint8_t walk_sides_there(const ftmem__stack *stack)
+{
+    uint8_t given = 0;
+    int32_t k;
+    for (k = 0; k < FTMEM__SIDES; k++)
+        if (stack->side[k].there) given |= (uint8_t)(1u << k);
+    return given;
+}
+
+/* The kind of one block, simulated if it is new. */
+static bool walk_layer(ftmem__walk *walk, int32_t stack, int64_t layer, bool in_grad, uint8_t in_dtype, ftmem__kind **found)
+{
+    const ftmem__shape *shape = walk->stack[stack].shape;
     ftmem__kind want = { 0 };
     int32_t i;
-    want.kind = walk->shape.model->layer_kind[layer];
-    want.trained = ftmem__shape_layer_trained(&walk->shape, layer);
-    want.adapted = ftmem__shape_layer_adapted(&walk->shape, layer);
+    want.stack = (uint8_t)stack;
+    want.kind = shape->model->layer_kind[layer];
+    want.trained = ftmem__shape_layer_trained(shape, layer);
+    want.adapted = ftmem__shape_layer_adapted(shape, layer);
     want.in_grad = in_grad;
     want.in_dtype = in_dtype;
     want.recomputed = walk_recomputed(walk, layer);
-    want.first = layer == 0 && walk->shape.family->shared_blocks;
-    for (i = 0; i < walk->kinds; i++) {
-        ftmem__kind *k = &walk->kind[i];
-        if (k->kind == want.kind && k->trained == want.trained && k->adapted == want.adapted && k->in_grad == want.in_grad && k->in_dtype == want.in_dtype &&
-            k->recomputed == want.recomputed && k->first == want.first)
-            break;
-    }
+    want.first = shape->sided && layer == 0;
+    want.last = shape->sided && layer == shape->model->layers - 1;
+    for (i = 0; i < walk->kinds && !walk_same_kind(&walk->kind[i], &want); i++) continue;
     if (i == FTMEM__MAX_KINDS) return false;
     *found = &walk->kind[i];
     if (i == walk->kinds) {
         walk->kinds++;
+        want.given = walk_sides_there(&walk->stack[stack]);
         **found = want;
         walk_block(walk, *found);
     }
@@ -287,55 +432,75 @@ static bool walk_layer(ftmem__walk *walk, int64_t layer, bool in_grad, uint8_t i
 
 /* ---------------------------------------------------------------------------------------------------- embedding */
 
-static void walk_embed_parts(ftmem__walk *walk, const ftmem__prologue *p, ftmem__var x)
+/* The frame's name and the stream are one tensor. */
+static bool walk_aliased(const ftmem__prologue *p, ftmem__var x)
 {
-    ftmem__ends *e = &walk->embed;
+    int32_t i;
+    for (i = 0; i < p->held_count; i++)
+        if (p->held[i].store == x.store) return true;
+    return p->held_count == 0;
+}
+
+static void walk_embed_parts(ftmem__walk *walk, ftmem__ends *e, const ftmem__prologue *p, ftmem__var x)
+{
     const ftmem__tape *tape = &walk->tape;
     int32_t i;
     e->held_bytes = e->mask_bytes = e->table_bytes = 0;
     for (i = 0; i < p->held_count; i++) e->held_bytes += tape->stores[p->held[i].store].bytes;
     for (i = 0; i < p->mask_count; i++) e->mask_bytes += tape->stores[p->masks[i].store].bytes;
     for (i = 0; i < 2 && p->has_tables; i++) e->table_bytes += tape->stores[p->tables[i].store].bytes;
-    e->aliased = p->held_count == 0;
+    e->aliased = walk_aliased(p, x);
     e->out_grad = x.grad;
     e->out_dtype = x.dtype;
 }
 
-/* Forward of the embedding. The stream itself belongs to the first block, so it is not left here. */
-static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
+/* Of an embedding's sides: what the stack before it has made. */
+static uint8_t walk_source(const ftmem__walk *walk, int32_t stack)
 {
-    ftmem__low low = walk_low(walk, NULL, pass);
+    return walk->stack[stack].side[FTMEM__SIDE_SOURCE].there ? 1u << FTMEM__SIDE_SOURCE : 0;
+}
+
+/* Forward of the embedding. The stream itself belongs to the first block, so it is not left here. */
+static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_t pass, const walk_probe *probe)
+{
+    ftmem__low low = walk_low(walk, stack, NULL, pass);
     ftmem__tape *tape = &walk->tape;
+    ftmem__ends *e = &walk->stack[stack].embed;
     ftmem__prologue p;
     ftmem__figure f;
     ftmem__var x;
+    int64_t base;
     int32_t i;
     walk_start(walk, NULL, pass, probe);
+    walk_give(walk, stack, walk_source(walk, stack), pass, &low);
+    base = tape->live;
     ftmem__tape_mark(tape);
     if (pass == FTMEM__PASS_FORWARD && !probe) low.params = &walk->params;
     x = ftmem__low_embed(&low, &p);
-    if (pass == FTMEM__PASS_FORWARD) walk_embed_parts(walk, &p, x);
-    if (pass == FTMEM__PASS_FORWARD) walk->embed.flops_forward = tape->flops;
+    if (pass == FTMEM__PASS_FORWARD) walk_embed_parts(walk, e, &p, x);
     tape->result = x.store;
     walk_end(walk, probe);
-    f = walk_figure(tape, 0);
-    if (pass == FTMEM__PASS_EVAL) walk->embed.eval_released_bytes = f.delta - tape->stores[x.store].bytes;
-    if (pass == FTMEM__PASS_EVAL) return f;
+    f = walk_figure(tape, base);
+    if (pass == FTMEM__PASS_EVAL) {
+        e->eval_released_bytes = f.delta - tape->stores[x.store].bytes;
+        e->eval_aliased = walk_aliased(&p, x);
+        return f;
+    }
     for (i = 0; i < p.held_count; i++) ftmem__drop(tape, p.held[i]);
     for (i = 0; i < p.mask_count && !(probe && walk->shape.require_input_grad); i++) ftmem__drop(tape, p.masks[i]);
-    walk->embed.released_bytes = f.delta - tape->live;
-    walk->embed.cache_bytes = walk_cache_only(tape);
+    e->released_bytes = f.delta - (tape->live - base);
+    e->cache_bytes = walk_cache_only(tape);
     ftmem__cache_clear(tape);
     if (probe && probe->event == FTMEM__EVENT_RELEASED) probe->capture(probe->context, tape, FTMEM__OP_END);
     ftmem__drop(tape, x);
     for (i = 0; i < 2 && p.has_tables; i++) ftmem__drop(tape, p.tables[i]);
-    walk->embed.kept_bytes = tape->live;
+    e->kept_bytes = tape->live - base;
     return f;
 }
 
-static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
+static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t stack, int32_t pass, const walk_probe *probe)
 {
-    ftmem__low low = walk_low(walk, NULL, pass);
+    ftmem__low low = walk_low(walk, stack, NULL, pass);
     ftmem__tape *tape = &walk->tape;
     ftmem__prologue p;
     ftmem__figure f;
@@ -344,6 +509,7 @@ static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t pass, const 
     int32_t i;
     int16_t g;
     walk_start(walk, NULL, pass, NULL);
+    walk_give(walk, stack, walk_source(walk, stack), pass, &low);
     x = ftmem__low_embed(&low, &p);
     for (i = 0; i < p.held_count; i++) ftmem__drop(tape, p.held[i]);
     for (i = 0; i < p.mask_count; i++) ftmem__drop(tape, p.masks[i]);
@@ -358,7 +524,6 @@ static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t pass, const 
     ftmem__tape_mark(tape);
     ftmem__backward(tape, x, g);
     f = walk_figure(tape, base);
-    walk->embed.flops_backward = tape->flops;
     walk_end(walk, probe);
     return f;
 }
@@ -404,11 +569,16 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
     return loss;
 }
 
+static ftmem__ends *walk_head_ends(ftmem__walk *walk)
+{
+    return &walk->stack[walk->stacks - 1].end;
+}
+
 static void walk_head_forward(ftmem__walk *walk, int32_t pass, uint8_t in_dtype, bool in_grad, const walk_probe *probe, ftmem__var result[2])
 {
-    ftmem__low low = walk_low(walk, NULL, pass);
+    ftmem__low low = walk_low(walk, walk->stacks - 1, NULL, pass);
     ftmem__tape *tape = &walk->tape;
-    ftmem__ends *ends = &walk->head;
+    ftmem__ends *ends = walk_head_ends(walk);
     ftmem__figure f;
     ftmem__var x, loss, normed;
     int64_t base;
@@ -465,15 +635,15 @@ static ftmem__figure walk_loss_backward(ftmem__walk *walk, ftmem__low *low, ftme
         ftmem__backward(tape, loss, seed);
     }
     f = walk_figure(tape, base);
-    walk->head.early = walk_early(tape, base);
-    walk->head.late = walk_late(tape, base);
+    walk_head_ends(walk)->early = walk_early(tape, base);
+    walk_head_ends(walk)->late = walk_late(tape, base);
     walk_end(walk, probe);
     return f;
 }
 
 static ftmem__figure walk_head_backward(ftmem__walk *walk, int32_t pass, uint8_t in_dtype, bool in_grad, const walk_probe *probe)
 {
-    ftmem__low low = walk_low(walk, NULL, pass);
+    ftmem__low low = walk_low(walk, walk->stacks - 1, NULL, pass);
     ftmem__var x, loss, normed;
     walk_start(walk, NULL, pass, NULL);
     x = ftmem__input(&walk->tape, low.tokens * walk->shape.h, walk->shape.h, in_dtype, in_grad);
@@ -484,88 +654,171 @@ static ftmem__figure walk_head_backward(ftmem__walk *walk, int32_t pass, uint8_t
 static void walk_head(ftmem__walk *walk, uint8_t dtype, bool grad)
 {
     const ftmem_job *job = walk->shape.job;
-    ftmem__low low = walk_low(walk, NULL, FTMEM__PASS_BACKWARD);
+    ftmem__low low = walk_low(walk, walk->stacks - 1, NULL, FTMEM__PASS_BACKWARD);
+    ftmem__ends *head = walk_head_ends(walk);
     ftmem__var result[2];
-    walk->params.segment = FTMEM__SEGMENT_HEAD;
+    walk->params.segment = ftmem__walk_head(walk);
     walk_head_forward(walk, FTMEM__PASS_FORWARD, dtype, grad, NULL, result);
-    if (walk->head.out_grad) {
-        walk->head.pass[FTMEM__PASS_BACKWARD] = walk_loss_backward(walk, &low, result[0], result[1], NULL);
-        walk->head.flops_backward = walk->tape.flops;
+    if (head->out_grad) {
+        head->pass[FTMEM__PASS_BACKWARD] = walk_loss_backward(walk, &low, result[0], result[1], NULL);
+        head->flops_backward = walk->tape.flops;
     }
-    if (walk->head.out_grad && job->accumulation > 1)
-        walk->head.pass[FTMEM__PASS_BACKWARD_LATER] = walk_head_backward(walk, FTMEM__PASS_BACKWARD_LATER, dtype, grad, NULL);
+    if (head->out_grad && job->accumulation > 1)
+        head->pass[FTMEM__PASS_BACKWARD_LATER] = walk_head_backward(walk, FTMEM__PASS_BACKWARD_LATER, dtype, grad, NULL);
     if (job->eval == FTMEM_ON) walk_head_forward(walk, FTMEM__PASS_EVAL, dtype, false, NULL, NULL);
+}
+
+/* ----------------------------------------------------------------------------------- the end of an earlier stack */
+
+/* Its result belongs to the stacks after it. */
+static ftmem__figure walk_bridge_forward(ftmem__walk *walk, int32_t stack, int32_t pass, const walk_stream *in, const walk_probe *probe, walk_run *result)
+{
+    ftmem__tape *tape = &walk->tape;
+    ftmem__ends *ends = &walk->stack[stack].end;
+    int64_t base;
+    walk_run run;
+    ftmem__var x;
+    run.low = walk_low(walk, stack, NULL, pass);
+    walk_start(walk, NULL, pass, probe);
+    x = ftmem__input(tape, run.low.tokens * run.low.shape->h, run.low.shape->h, in->dtype, in->grad && pass != FTMEM__PASS_EVAL);
+    base = tape->live;
+    ftmem__tape_mark(tape);
+    if (pass == FTMEM__PASS_FORWARD && !probe) run.low.params = &walk->params;
+    run.out = ftmem__low_final_norm(&run.low, x);
+    ftmem__drop(tape, x);
+    if (pass == FTMEM__PASS_FORWARD) {
+        ends->flops_forward = tape->flops;
+        ends->out_grad = run.out.grad;
+        ends->out_dtype = run.out.dtype;
+        ends->cache_bytes = walk_cache_only(tape);
+    }
+    if (!probe) walk_record_side(&walk->stack[stack + 1].side[FTMEM__SIDE_SOURCE], tape, run.out, pass);
+    tape->stores[run.out.store].side = true;
+    walk_end(walk, probe);
+    if (result) *result = run;
+    return walk_figure(tape, base);
+}
+
+static ftmem__figure walk_bridge_backward(ftmem__walk *walk, int32_t stack, int32_t pass, const walk_stream *in, const walk_probe *probe)
+{
+    walk_run run;
+    (void)walk_bridge_forward(walk, stack, pass, in, NULL, &run);
+    return walk_backward_from(walk, NULL, run, probe);
+}
+
+static void walk_bridge(ftmem__walk *walk, int32_t stack, const walk_stream *in)
+{
+    const ftmem_job *job = walk->shape.job;
+    ftmem__ends *ends = &walk->stack[stack].end;
+    walk_run run;
+    walk->params.segment = ftmem__segment_end(stack);
+    ends->pass[FTMEM__PASS_FORWARD] = walk_bridge_forward(walk, stack, FTMEM__PASS_FORWARD, in, NULL, &run);
+    if (ends->out_grad) {
+        ends->pass[FTMEM__PASS_BACKWARD] = walk_backward_from(walk, NULL, run, NULL);
+        ends->flops_backward = walk->tape.flops;
+    }
+    if (ends->out_grad && job->accumulation > 1)
+        ends->pass[FTMEM__PASS_BACKWARD_LATER] = walk_bridge_backward(walk, stack, FTMEM__PASS_BACKWARD_LATER, in, NULL);
+    if (job->eval == FTMEM_ON) ends->pass[FTMEM__PASS_EVAL] = walk_bridge_forward(walk, stack, FTMEM__PASS_EVAL, in, NULL, NULL);
 }
 
 /* --------------------------------------------------------------------------------------------------------- whole */
 
 /* Whether a block is of the kind that the one before it has; that one hands on what it was given. */
-static bool walk_continues(const ftmem__walk *walk, const ftmem__kind *kind, int64_t layer)
+static bool walk_continues(const ftmem__walk *walk, const ftmem__shape *shape, const ftmem__kind *kind, int64_t layer)
 {
-    const ftmem__shape *shape = &walk->shape;
-    return !kind->first && shape->model->layer_kind[layer] == kind->kind && ftmem__shape_layer_trained(shape, layer) == kind->trained &&
-           ftmem__shape_layer_adapted(shape, layer) == kind->adapted && walk_recomputed(walk, layer) == kind->recomputed;
+    bool same = shape->model->layer_kind[layer] == kind->kind && ftmem__shape_layer_trained(shape, layer) == kind->trained &&
+                ftmem__shape_layer_adapted(shape, layer) == kind->adapted && walk_recomputed(walk, layer) == kind->recomputed;
+    return same && !kind->first && (!shape->sided || layer < shape->model->layers - 1);
 }
 
-static ftmem_status walk_blocks(ftmem__walk *walk, bool *grad, uint8_t *dtype, ftmem_error *error)
+static ftmem_status walk_blocks(ftmem__walk *walk, int32_t stack, walk_stream *stream, ftmem_error *error)
 {
+    const ftmem__shape *shape = walk->stack[stack].shape;
     ftmem__kind *kind = NULL;
     int64_t i;
-    for (i = 0; i < walk->shape.model->layers; i++) {
-        bool same = kind && *grad == kind->in_grad && *dtype == kind->in_dtype && walk_continues(walk, kind, i);
-        if (!same && !walk_layer(walk, i, *grad, *dtype, &kind))
+    for (i = 0; i < shape->model->layers; i++) {
+        bool same = kind && stream->grad == kind->in_grad && stream->dtype == kind->in_dtype && walk_continues(walk, shape, kind, i);
+        if (!same && !walk_layer(walk, stack, i, stream->grad, stream->dtype, &kind))
             return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layer_kind", i, "More than 12 different kinds of block are not modelled.");
         kind->layers++;
-        walk->of_layer[i] = (uint8_t)(kind - walk->kind);
-        *grad = kind->out_grad;
-        *dtype = kind->out_dtype;
+        walk->stack[stack].of_layer[i] = (uint8_t)(kind - walk->kind);
+        stream->grad = kind->out_grad;
+        stream->dtype = kind->out_dtype;
     }
     return FTMEM_OK;
 }
 
-ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error)
+static walk_stream walk_embed(ftmem__walk *walk, int32_t stack)
 {
     const ftmem_job *job = walk->shape.job;
-    bool grad;
-    uint8_t dtype;
+    ftmem__ends *embed = &walk->stack[stack].embed;
+    walk_stream stream;
+    walk->params.segment = ftmem__segment_embed(stack);
+    embed->pass[FTMEM__PASS_FORWARD] = walk_embed_forward(walk, stack, FTMEM__PASS_FORWARD, NULL);
+    embed->flops_forward = walk->tape.flops;
+    if (job->eval == FTMEM_ON) embed->pass[FTMEM__PASS_EVAL] = walk_embed_forward(walk, stack, FTMEM__PASS_EVAL, NULL);
+    stream.grad = embed->out_grad;
+    stream.dtype = embed->out_dtype;
+    if (!stream.grad) return stream;
+    embed->pass[FTMEM__PASS_BACKWARD] = walk_embed_backward(walk, stack, FTMEM__PASS_BACKWARD, NULL);
+    embed->flops_backward = walk->tape.flops;
+    if (job->accumulation > 1) embed->pass[FTMEM__PASS_BACKWARD_LATER] = walk_embed_backward(walk, stack, FTMEM__PASS_BACKWARD_LATER, NULL);
+    return stream;
+}
+
+ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error)
+{
+    walk_stream stream;
     ftmem_status status;
-    walk->params.segment = FTMEM__SEGMENT_EMBED;
-    walk->embed.pass[FTMEM__PASS_FORWARD] = walk_embed_forward(walk, FTMEM__PASS_FORWARD, NULL);
-    if (job->eval == FTMEM_ON) walk->embed.pass[FTMEM__PASS_EVAL] = walk_embed_forward(walk, FTMEM__PASS_EVAL, NULL);
-    grad = walk->embed.out_grad;
-    dtype = walk->embed.out_dtype;
-    if (grad) walk->embed.pass[FTMEM__PASS_BACKWARD] = walk_embed_backward(walk, FTMEM__PASS_BACKWARD, NULL);
-    if (grad && job->accumulation > 1) walk->embed.pass[FTMEM__PASS_BACKWARD_LATER] = walk_embed_backward(walk, FTMEM__PASS_BACKWARD_LATER, NULL);
-    status = walk_blocks(walk, &grad, &dtype, error);
-    if (status != FTMEM_OK) return status;
-    walk_head(walk, dtype, grad);
+    int32_t stack;
+    for (stack = 0; stack < walk->stacks; stack++) {
+        stream = walk_embed(walk, stack);
+        status = walk_blocks(walk, stack, &stream, error);
+        if (status != FTMEM_OK) return status;
+        if (stack == walk->stacks - 1) walk_head(walk, stream.dtype, stream.grad);
+        else walk_bridge(walk, stack, &stream);
+    }
     if (!walk->exhausted && !walk->params.full) return FTMEM_OK;
     return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "model.family", walk->shape.family->model_type,
                        "One block has more operations than the interpreter's limit.");
 }
 
-static void walk_last_grad(const ftmem__walk *walk, bool *grad, uint8_t *dtype)
+static walk_stream walk_last_stream(const ftmem__walk *walk, int32_t stack)
 {
-    const ftmem__kind *last = &walk->kind[walk->of_layer[walk->shape.model->layers - 1]];
-    *grad = last->out_grad;
-    *dtype = last->out_dtype;
+    const ftmem__stack *s = &walk->stack[stack];
+    const ftmem__kind *last = &walk->kind[s->of_layer[s->shape->model->layers - 1]];
+    walk_stream stream;
+    stream.grad = last->out_grad;
+    stream.dtype = last->out_dtype;
+    return stream;
+}
+
+static void walk_end_again(ftmem__walk *walk, int32_t stack, int32_t pass, bool backward, const walk_probe *probe)
+{
+    walk_stream in = walk_last_stream(walk, stack);
+    if (stack == walk->stacks - 1) {
+        if (backward) walk_head_backward(walk, pass, in.dtype, in.grad, probe);
+        else walk_head_forward(walk, pass, in.dtype, in.grad, probe, NULL);
+    } else {
+        if (backward) walk_bridge_backward(walk, stack, pass, &in, probe);
+        else walk_bridge_forward(walk, stack, pass, &in, probe, NULL);
+    }
 }
 
 void ftmem__walk_again(ftmem__walk *walk, int32_t segment, int32_t pass, int32_t event, ftmem__capture *capture, void *context)
 {
     walk_probe probe;
-    bool grad, backward = pass == FTMEM__PASS_BACKWARD || pass == FTMEM__PASS_BACKWARD_LATER;
-    uint8_t dtype;
+    bool backward = pass == FTMEM__PASS_BACKWARD || pass == FTMEM__PASS_BACKWARD_LATER;
+    int32_t stack = ftmem__walk_stack_of(walk, segment);
     probe.capture = capture;
     probe.context = context;
     probe.event = event;
-    walk_last_grad(walk, &grad, &dtype);
-    if (segment == FTMEM__SEGMENT_EMBED) {
-        if (backward) walk_embed_backward(walk, pass, &probe);
-        else walk_embed_forward(walk, pass, &probe);
-    } else if (segment == FTMEM__SEGMENT_HEAD) {
-        if (backward) walk_head_backward(walk, pass, dtype, grad, &probe);
-        else walk_head_forward(walk, pass, dtype, grad, &probe, NULL);
+    if (ftmem__segment_is_embed(segment)) {
+        if (backward) walk_embed_backward(walk, stack, pass, &probe);
+        else walk_embed_forward(walk, stack, pass, &probe);
+    } else if (segment < 0) {
+        walk_end_again(walk, stack, pass, backward, &probe);
     } else if (backward) {
         walk_block_backward(walk, &walk->kind[segment], pass, &probe);
     } else {

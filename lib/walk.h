@@ -2,6 +2,11 @@
  * The walk: segments (embedding, each kind of block, head and loss) are simulated once each on a tape, and a step is put
  * together from them. Within a run of equal blocks memory is linear in the block's index, so a block's figures are
  * relative: what it peaks at and what it leaves behind.
+ *
+ * A model is one stack or more, run one after another (encoder, decoder): each an embedding, blocks and an end. The end of
+ * the last stack is the head with the loss; that of an earlier one makes a side of the next. Sides are values that many
+ * segments read: they count where they are made, live until the last reader's backward, and their gradient is summed
+ * over the readers and handed to the maker.
  */
 #ifndef FTMEM_WALK_H
 #define FTMEM_WALK_H
@@ -10,7 +15,20 @@
 
 /* Passes over one segment. */
 enum { FTMEM__PASS_FORWARD, FTMEM__PASS_BACKWARD, FTMEM__PASS_BACKWARD_LATER, FTMEM__PASS_EVAL, FTMEM__PASS_END };
-enum { FTMEM__SEGMENT_EMBED = -1, FTMEM__SEGMENT_HEAD = -2 }; /* instead of a block kind's index */
+enum { FTMEM__MAX_STACKS = 2 };
+/* The embedding and the end of a stack, instead of a block kind's index. */
+static inline int32_t ftmem__segment_embed(int32_t stack)
+{
+    return -1 - 2 * stack;
+}
+static inline int32_t ftmem__segment_end(int32_t stack)
+{
+    return -2 - 2 * stack;
+}
+static inline bool ftmem__segment_is_embed(int32_t segment)
+{
+    return segment < 0 && segment % 2 != 0;
+}
 
 typedef struct ftmem__figure {
     int64_t peak, delta; /* bytes above the start, and left at the end */
@@ -20,19 +38,22 @@ typedef struct ftmem__figure {
 /* One kind of block: equal in everything that matters. */
 typedef struct ftmem__kind {
     uint8_t kind; /* ftmem_model.layer_kind */
-    bool first;   /* the first block, where the family's first one differs from the others */
+    uint8_t stack;
+    uint8_t given, made; /* sides that it reads and makes */
+    bool first, last;    /* of a stack whose blocks share sides: the first makes them, the last has no gradient of them yet */
     bool trained, adapted, recomputed, in_grad, out_grad, in_kept;
     uint8_t in_dtype, out_dtype;
     int64_t in_bytes, born_bytes, cache_bytes; /* born: kept by autograd, counted as born in this block */
     int64_t leaf_bytes;                          /* of gradients of parameters that a backward leaves */
     int64_t attribute_bytes;                   /* of those, held by nodes to the end of the whole backward */
+    int64_t outputs_bytes;                     /* held by the outputs (keys and values in a cache) */
     double flops_forward, flops_backward;
     int64_t layers; /* how many blocks are of this kind */
     ftmem__figure pass[FTMEM__PASS_END];
 } ftmem__kind;
 enum { FTMEM__MAX_KINDS = 12 };
 
-typedef struct ftmem__ends { /* embedding or head */
+typedef struct ftmem__ends { /* embedding or end */
     ftmem__figure pass[FTMEM__PASS_END];
     ftmem__figure loss, eval_loss; /* head: the loss part of forward */
     ftmem__figure early, late;     /* head: its backward before and after the first matmul */
@@ -43,19 +64,48 @@ typedef struct ftmem__ends { /* embedding or head */
     double flops_forward, flops_backward;
     bool out_grad, in_kept;
     uint8_t out_dtype;
-    bool aliased; /* the stream is the embedding's own tensor, which the frame holds */
+    bool aliased, eval_aliased; /* the stream is the embedding's own tensor, which the frame holds */
 } ftmem__ends;
 
+typedef struct ftmem__side {
+    int64_t n[2], cols; /* in training and in evaluation */
+    int64_t bytes[2];
+    uint8_t dtype;
+    bool there, grad;
+    bool kept, own; /* by the graph of some reader, to that reader's backward; by the graph of its maker */
+} ftmem__side;
+
+typedef struct ftmem__stack {
+    const ftmem__shape *shape;
+    ftmem__ends embed, end;
+    ftmem__side side[FTMEM__SIDES];
+    uint8_t of_layer[FTMEM_MAX_LAYERS];
+} ftmem__stack;
+
 typedef struct ftmem__walk {
-    ftmem__shape shape;
+    ftmem__shape shape;   /* of the last stack, which has the head, and of the job */
+    ftmem__shape earlier; /* of the stack before it, where there is one */
     ftmem__params params;
     ftmem__kind kind[FTMEM__MAX_KINDS];
-    int32_t kinds;
-    uint8_t of_layer[FTMEM_MAX_LAYERS];
-    ftmem__ends embed, head;
-    ftmem__tape tape; /* scratch, used by one segment at a time */
+    int32_t kinds, stacks;
+    ftmem__stack stack[FTMEM__MAX_STACKS]; /* in time */
+    ftmem__var side[FTMEM__SIDES];         /* scratch, used by one segment at a time; so is the tape */
+    ftmem__tape tape;
     bool exhausted;
 } ftmem__walk;
+
+static inline const ftmem__stack *ftmem__walk_last(const ftmem__walk *walk)
+{
+    return &walk->stack[walk->stacks - 1];
+}
+static inline int32_t ftmem__walk_head(const ftmem__walk *walk) /* the segment */
+{
+    return ftmem__segment_end(walk->stacks - 1);
+}
+static inline int32_t ftmem__walk_stack_of(const ftmem__walk *walk, int32_t segment)
+{
+    return segment < 0 ? (-1 - segment) / 2 : walk->kind[segment].stack;
+}
 
 ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error);
 enum { FTMEM__EVENT_END = 0, FTMEM__EVENT_RELEASED = -2 };
