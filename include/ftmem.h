@@ -100,11 +100,19 @@ enum {
     /* encoders and vision */
     FTMEM_BERT = 63, FTMEM_ROBERTA = 64, FTMEM_ALBERT = 65, FTMEM_DEBERTA_V2 = 66, FTMEM_DISTILBERT = 67,
     FTMEM_MODERNBERT = 68, FTMEM_VIT = 69,
-    FTMEM_FAMILY_END = 70
+    /* vision towers, whose configs are read inside those of vision-language models (ftmem_model.tower) */
+    FTMEM_CLIP_VISION_MODEL = 70, FTMEM_SIGLIP_VISION_MODEL = 71, FTMEM_PIXTRAL = 72, FTMEM_QWEN2_5_VL_VISION = 73, FTMEM_QWEN3_VL_VISION = 74,
+    FTMEM_FAMILY_END = 75
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
 enum { FTMEM_ACT_AUTO = 0, FTMEM_SILU = 1, FTMEM_GELU = 2, FTMEM_GELU_TANH = 3, FTMEM_GELU_NEW = 4, FTMEM_RELU = 5, FTMEM_GELU_FAST = 6, FTMEM_GELU_BLOOM = 7, FTMEM_ACT_END = 8 };
+
+/* Vision towers with what leads from them to the text model, named by the vision-language model's model_type. */
+enum {
+    FTMEM_TOWER_NONE = 0, FTMEM_TOWER_LLAVA = 1, FTMEM_TOWER_GEMMA3 = 2, FTMEM_TOWER_MISTRAL3 = 3, FTMEM_TOWER_QWEN2_5_VL = 4,
+    FTMEM_TOWER_QWEN3_VL = 5, FTMEM_TOWER_END = 6
+};
 
 /* What is trained. */
 enum {
@@ -176,12 +184,13 @@ enum {
     FTMEM_ROLE_EMBED = 9, FTMEM_ROLE_HEAD = 10, FTMEM_ROLE_NORM = 11, FTMEM_ROLE_POSITION = 12,
     FTMEM_ROLE_POOL = 13, /* a linear between the blocks and the head: BERT's pooler, the transform before a masked LM's decoder */
     FTMEM_ROLE_WIDEN = 14, /* from the width of the token embedding to that of the blocks (ALBERT) */
-    FTMEM_ROLE_END = 15
+    FTMEM_ROLE_TOWER = 15, /* linears of a vision tower and its projector that have no name of the text model's */
+    FTMEM_ROLE_END = 16
 };
-#define FTMEM_ROLES_ALL_LINEAR 0x61ffu /* every linear but the head: PEFT's "all-linear" */
+#define FTMEM_ROLES_ALL_LINEAR 0xe1ffu /* every linear but the head: PEFT's "all-linear" */
 
 /* Parts for ftmem_job.freeze; a set is an OR. */
-enum { FTMEM_PART_EMBED = 1, FTMEM_PART_HEAD = 2, FTMEM_PART_FIRST_LAYERS = 4, FTMEM_PART_LAST_LAYERS = 8, FTMEM_PART_ALL_BUT = 16 };
+enum { FTMEM_PART_EMBED = 1, FTMEM_PART_HEAD = 2, FTMEM_PART_FIRST_LAYERS = 4, FTMEM_PART_LAST_LAYERS = 8, FTMEM_PART_ALL_BUT = 16, FTMEM_PART_TOWER = 32 };
 
 /* Classes of live memory, the rows of live[class][moment]. */
 enum {
@@ -213,7 +222,7 @@ enum { FTMEM_VERDICT_UNKNOWN = 0, FTMEM_FITS = 1, FTMEM_MAY_FIT = 2, FTMEM_DOES_
 /* Where a figure comes from. */
 enum { FTMEM_FROM_EXACT = 1, FTMEM_FROM_RULE = 2, FTMEM_FROM_CALIBRATION = 3, FTMEM_FROM_ASSUMPTION = 4 };
 
-/* Each enum above has a name table: "dtype", "family", "activation", "adapter", "optimizer", "attention", "kernel",
+/* Each enum above has a name table: "dtype", "family", "tower", "activation", "adapter", "optimizer", "attention", "kernel",
    "recompute", "loss", "mask", "task", "stack", "role", "class", "phase", "verdict", "switch"; "part" and "vendor" name
    the bits of ftmem_job.freeze and the values of ftmem_gpu.vendor. */
 FTMEM_API const char *ftmem_enum_name(const char *enum_name, int32_t value); /* NULL if there is none */
@@ -266,6 +275,15 @@ typedef struct ftmem_model {
     int64_t channels;         /* of a pixel; 0: 3 */
     int64_t labels;           /* of the config's classifier, the default of job.classes; 0: 2 */
     double head_dropout;      /* probability before a classifier; 0: none */
+    int64_t tower_hidden;     /* width of the vision tower's blocks */
+    int64_t tower_ffn;        /* of its MLP */
+    int64_t tower_layers;     /* its blocks */
+    int64_t tower_positions;  /* rows of its position table; 0: its patches */
+    int64_t tower_merge;      /* side of the square of patches that become one token; 0: 1 */
+    int64_t tower_taps;       /* blocks whose output goes to the text model besides the last one's (Qwen3-VL) */
+    int64_t temporal_patch;   /* frames of a patch; 0: 1 */
+    int32_t tower;            /* FTMEM_TOWER_...: a vision-language model, of which this is the text model; 0: none */
+    int32_t reserved2;
 } ftmem_model;
 
 /* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do

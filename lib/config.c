@@ -27,6 +27,21 @@ typedef struct config_other {
 
 #include "config_defaults.inc"
 
+/* A vision-language model: its text model and vision tower have configs of their own inside. */
+typedef struct config_vision {
+    const char *type, *text, *tower_class; /* model_type; of the text model where the file does not say; of the tower */
+    int32_t tower;
+    bool tied, projector_bias; /* class defaults */
+} config_vision;
+
+static const config_vision config_visions[] = {
+    { "llava", "llama", "clip_vision_model", FTMEM_TOWER_LLAVA, false, true },
+    { "gemma3", "gemma3_text", "siglip_vision_model", FTMEM_TOWER_GEMMA3, true, false },
+    { "mistral3", "mistral", "pixtral", FTMEM_TOWER_MISTRAL3, true, false },
+    { "qwen2_5_vl", "qwen2", "qwen2_5_vl_vision", FTMEM_TOWER_QWEN2_5_VL, false, false },
+    { "qwen3_vl", "qwen3", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false },
+};
+
 typedef struct config_source {
     const ftmem_entry *entries;
     size_t count;
@@ -34,6 +49,7 @@ typedef struct config_source {
     const config_class *cls;
     const config_class *old; /* another name of the class: its values and names come first; NULL: none */
     ftmem_error *error;
+    const config_vision *vision; /* NULL: a model of text alone */
 } config_source;
 
 /* How a value is read. Those with OR_NULL take null as "derive it", and leave 0. */
@@ -328,6 +344,13 @@ static void config_switches_off(ftmem_model *model)
     int32_t *const switches[] = { &model->tied,     &model->qkv_bias,  &model->o_bias,    &model->mlp_bias, &model->norm_bias, &model->qk_norm,
                                   &model->parallel, &model->two_norms, &model->head_bias, &model->scaled,   &model->alibi };
     for (int32_t i = 0; i < FTMEM__COUNT(switches); i++) *switches[i] = FTMEM_OFF;
+}
+
+static void config_copy_switches(ftmem_model *model, const ftmem_model *from)
+{
+    model->tied = from->tied, model->qkv_bias = from->qkv_bias, model->o_bias = from->o_bias, model->mlp_bias = from->mlp_bias;
+    model->norm_bias = from->norm_bias, model->qk_norm = from->qk_norm, model->parallel = from->parallel, model->two_norms = from->two_norms;
+    model->head_bias = from->head_bias, model->scaled = from->scaled, model->alibi = from->alibi;
 }
 
 static ftmem_status config_apply_all(const config_source *c, ftmem_model *model)
@@ -685,7 +708,7 @@ static ftmem_status config_refuse_objects(const config_source *c)
         { "compression_config", "compression_config is present: compressed weights are not modelled; give the config of the unquantised model." },
     };
     for (int32_t i = 0; i < FTMEM__COUNT(objects); i++)
-        if (config_object(c, objects[i].object)) return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, objects[i].object, "", objects[i].why);
+        if (config_object(c, objects[i].object) && !(i == 0 && c->vision)) return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, objects[i].object, "", objects[i].why);
     return FTMEM_OK;
 }
 
@@ -764,6 +787,25 @@ static bool config_entries_sound(const ftmem_entry *entries, size_t count)
     return true;
 }
 
+static const config_vision *config_vision_of(const char *type)
+{
+    for (int32_t i = 0; i < FTMEM__COUNT(config_visions); i++)
+        if (strcmp(config_visions[i].type, type) == 0) return &config_visions[i];
+    return NULL;
+}
+
+/* The text model of a vision-language model; older files have its keys beside vision_config. */
+static ftmem_status config_open_text(config_source *c)
+{
+    const ftmem_entry *type = config_given(c, "text_config.model_type");
+    const char *name = type && type->type == FTMEM_ENTRY_TEXT ? type->text : c->vision->text;
+    c->old = config_rename_of(name);
+    c->cls = config_class_of(c->old ? c->old->of : name);
+    if (!c->cls) return config_refuse_type(c, name);
+    if (config_object(c, "text_config")) c->prefix = "text_config.";
+    return FTMEM_OK;
+}
+
 /* Finds the class, and where its keys are: a text-only Gemma 3 may have them one level deeper. */
 static ftmem_status config_open(config_source *c)
 {
@@ -772,6 +814,8 @@ static ftmem_status config_open(config_source *c)
         return ftmem__fail(c->error, FTMEM_E_MISSING, "model_type", "", "model_type is missing; a Hugging Face config.json names its family there.");
     if (type->type != FTMEM_ENTRY_TEXT) return config_fail(c, FTMEM_E_TYPE, type, "it must be a name such as llama");
     bool gemma3 = strcmp(type->text, "gemma3") == 0;
+    if (config_object(c, "vision_config")) c->vision = config_vision_of(type->text);
+    if (c->vision) return config_open_text(c);
     c->old = config_rename_of(type->text);
     c->cls = config_class_of(c->old ? c->old->of : gemma3 ? "gemma3_text" : type->text);
     if (!c->cls) return config_refuse_type(c, type->text);
@@ -787,9 +831,65 @@ static void config_name(const config_source *c, const char *name, ftmem_model *m
     ftmem__put(&text, name ? name : c->cls->type);
 }
 
+/* A key of the whole model, above text_config and vision_config; null where the file does not have it. */
+static ftmem_entry config_outer(const config_source *c, const char *key)
+{
+    config_source outer = *c;
+    ftmem_entry none = { .key = key, .type = FTMEM_ENTRY_NULL };
+    const ftmem_entry *given;
+    outer.prefix = "";
+    given = config_given(&outer, key);
+    return given ? *given : none;
+}
+
+/* Whether the head is tied is the whole model's to say, and so are the projector's options. */
+static ftmem_status config_outer_keys(const config_source *c, ftmem_model *model)
+{
+    ftmem_entry tied = config_outer(c, "tie_word_embeddings"), bias = config_outer(c, "multimodal_projector_bias"), merge = config_outer(c, "spatial_merge_size"),
+                layers = config_outer(c, "vision_feature_layer.0");
+    bool on = c->vision->tied;
+    ftmem_status status = tied.type == FTMEM_ENTRY_NULL ? FTMEM_OK : config_bool(c, &tied, &on);
+    model->tied = on ? FTMEM_ON : FTMEM_OFF;
+    on = c->vision->projector_bias;
+    if (status == FTMEM_OK && bias.type != FTMEM_ENTRY_NULL) status = config_bool(c, &bias, &on);
+    if (status == FTMEM_OK && on != c->vision->projector_bias) return config_fail(c, FTMEM_E_UNSUPPORTED, &bias, "only the class default is modelled");
+    if (status == FTMEM_OK && layers.type != FTMEM_ENTRY_NULL)
+        return config_fail(c, FTMEM_E_UNSUPPORTED, &layers, "features of several layers of the tower are not modelled");
+    if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_MISTRAL3) model->tower_merge = 2;
+    return status != FTMEM_OK || merge.type == FTMEM_ENTRY_NULL ? status : config_whole(c, &merge, 64, false, &model->tower_merge);
+}
+
+/* Blocks whose output goes to the text model besides: three where the list is not given. */
+static void config_taps(const config_source *c, ftmem_model *model)
+{
+    for (size_t i = 0; i < c->count; i++) model->tower_taps += config_list_index(c, &c->entries[i], "deepstack_visual_indexes") >= 0;
+    if (model->tower_taps == 0) model->tower_taps = 3;
+}
+
+/* The tower's own config. Its dimensions go beside the text model's; what they have in common is the text model's. */
+static ftmem_status config_tower(const config_source *c, ftmem_model *model)
+{
+    config_source tower = *c;
+    const ftmem_entry *type;
+    ftmem_model text = *model;
+    ftmem_status status;
+    tower.prefix = "vision_config.";
+    tower.old = NULL;
+    tower.cls = config_class_of(c->vision->tower_class);
+    type = config_given(&tower, "model_type");
+    if (type && type->type == FTMEM_ENTRY_TEXT && strcmp(type->text, c->vision->type) != 0 && strcmp(type->text, c->vision->tower_class) != 0)
+        return config_fail(c, FTMEM_E_UNSUPPORTED, type, "this tower is not modelled in this model");
+    model->tower = c->vision->tower;
+    status = config_refuse_options(&tower);
+    if (status == FTMEM_OK) status = config_apply_all(&tower, model);
+    config_copy_switches(model, &text);
+    if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_QWEN3_VL) config_taps(&tower, model);
+    return status == FTMEM_OK ? config_outer_keys(c, model) : status;
+}
+
 ftmem_status ftmem__model_build(const ftmem_entry *entries, size_t count, const char *name, ftmem_model *model, ftmem_error *error)
 {
-    config_source c = { entries, count, "", NULL, NULL, error };
+    config_source c = { entries, count, "", NULL, NULL, error, NULL };
     if (!config_entries_sound(entries, count))
         return ftmem__fail(error, FTMEM_E_ARGUMENT, "entries", "", "entries must have keys, known types and, for texts, a text.");
     ftmem_status status = config_open(&c);
@@ -803,7 +903,8 @@ ftmem_status ftmem__model_build(const ftmem_entry *entries, size_t count, const 
     if (status == FTMEM_OK) status = config_heads(&c, model);
     if (status == FTMEM_OK) status = config_rotation(&c, model);
     if (status == FTMEM_OK) status = config_blocks(&c, model);
-    return status != FTMEM_OK ? status : config_layers(&c, model);
+    if (status == FTMEM_OK) status = config_layers(&c, model);
+    return status != FTMEM_OK || !c.vision ? status : config_tower(&c, model);
 }
 
 ftmem_status ftmem_model_from_entries(const ftmem_entry *entries, size_t count, ftmem_model *model, ftmem_error *error)

@@ -233,7 +233,7 @@ void ftmem__model_defaults(ftmem_model *model)
     families_int(&model->head_dim, model->heads > 0 ? model->hidden / model->heads : 0);
     families_int(&model->rotary_dim, model->head_dim);
     if (row->mlp == FTMEM__PLAIN) families_int(&model->ffn, 4 * model->hidden);
-    if (row->embedding == FTMEM__EMBED_PATCHES) families_int(&model->channels, 3);
+    if (row->embedding == FTMEM__EMBED_PATCHES || model->tower) families_int(&model->channels, 3);
     families_int(&model->position_rows, row->embedding == FTMEM__EMBED_PATCHES ? ftmem__image_tokens(model) : 0);
     families_int(&model->position_rows, row->positions == FTMEM__LEARNED ? model->max_positions : 0);
 }
@@ -262,7 +262,7 @@ ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error)
         return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.family", model->family, "This family is not modelled.");
     status = families_required(model, error);
     if (status != FTMEM_OK) return status;
-    if (model->patch_size > model->image_size)
+    if (model->image_size > 0 && model->patch_size > model->image_size)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.patch_size", model->patch_size, "model.patch_size cannot exceed model.image_size.");
     if (model->layers > FTMEM_MAX_LAYERS)
         return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layers", model->layers, "More layers than the published limit of 512 are not modelled.");

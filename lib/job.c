@@ -103,6 +103,18 @@ static ftmem_status job_check_supported(const ftmem__case *c, ftmem_error *error
     return FTMEM_OK;
 }
 
+/* PEFT counts the tower's blocks by the same numbers as the text model's. */
+static ftmem_status job_check_tower(const ftmem__case *c, ftmem_error *error)
+{
+    if (c->model.tower == 0) return FTMEM_OK;
+    if (c->model.tower_hidden == 0 || c->model.tower_ffn == 0 || c->model.tower_layers == 0 || c->model.patch_size == 0)
+        return ftmem__fail(error, FTMEM_E_MISSING, "model.tower_hidden", "0",
+                           "model.tower is given, but not its dimensions: tower_hidden, tower_ffn, tower_layers and patch_size are required");
+    if (c->adapter.layers_first == 0 && c->adapter.layers_last == 0) return FTMEM_OK;
+    return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.layers_first", "given",
+                       "adapter.layers_first and layers_last choose blocks by number, which the vision tower's blocks have too: not modelled");
+}
+
 static ftmem_status job_check_layer_kinds(const ftmem_model *model, ftmem_error *error)
 {
     uint8_t most = 0;
@@ -119,6 +131,7 @@ static ftmem_status job_validate(const ftmem__case *c, ftmem_error *error)
     if (status == FTMEM_OK) status = ftmem__fields_validate(FTMEM_OBJECT_MODEL, &c->model, error);
     if (status == FTMEM_OK) status = ftmem__fields_validate(FTMEM_OBJECT_ADAPTER, &c->adapter, error);
     if (status == FTMEM_OK) status = job_check_layer_kinds(&c->model, error);
+    if (status == FTMEM_OK) status = job_check_tower(c, error);
     return status == FTMEM_OK ? job_check_supported(c, error) : status;
 }
 

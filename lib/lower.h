@@ -21,6 +21,7 @@ enum {
     FTMEM__PART_LOSS,
     FTMEM__PART_OPTIMIZER,
     FTMEM__PART_BATCH,
+    FTMEM__PART_TOWER,
     FTMEM__PART_END
 };
 const char *ftmem__part_name(int32_t part);
@@ -35,9 +36,12 @@ typedef struct ftmem__param {
     int32_t segment; /* index of the segment kind that has it */
     uint8_t dtype, tensor_class, role;
     bool trained;
+    int64_t copies; /* outside the stacks: how many tensors of this kind there are */
+    bool outside;
+    bool idle; /* trained, and without a gradient: nothing runs that reads it */
     bool base; /* belongs to the base model (not LoRA, not a saved copy) */
 } ftmem__param;
-enum { FTMEM__MAX_PARAMS = 160 };
+enum { FTMEM__MAX_PARAMS = 256 };
 typedef struct ftmem__params {
     int32_t count, segment;
     bool full;
@@ -65,6 +69,7 @@ typedef struct ftmem__shape {
     bool rest_trained;                                       /* final norm, and what stands outside blocks, embedding and head */
     bool position_trained;                                   /* a learned position table: an embedding as well, but never tied */
     bool head_trained, embed_trained, head_copy, embed_copy; /* copies: modules_to_save */
+    bool tower_trained;                                      /* the vision tower and its projector */
     bool head_own_trained;                                   /* what the head has beside a matrix that it may share: a bias, a transform */
     bool tied;                                               /* head and embedding are one tensor */
     bool require_input_grad;                                 /* enable_input_require_grads: the embedding's output requires a gradient */
@@ -150,6 +155,9 @@ void ftmem__low_input_leaf(ftmem__low *low, ftmem__var *x); /* enable_input_requ
 ftmem__var ftmem__low_embed_segments(ftmem__low *low);
 ftmem__var ftmem__low_widen(ftmem__low *low, ftmem__var x); /* the token embedding to the width of the stream */
 ftmem__var ftmem__low_embed_patches(ftmem__low *low);
+/* tower.c */
+void ftmem__low_tower(ftmem__low *low); /* declares the parameters of a vision tower */
+int64_t ftmem__tower_buffer_bytes(const ftmem_model *model);
 /* head.c */
 ftmem__var ftmem__low_pool(ftmem__low *low, ftmem__var x);          /* the base model's part; x stays the caller's */
 ftmem__var ftmem__low_before_logits(ftmem__low *low, ftmem__var x); /* the head's part before its last linear; likewise */

@@ -79,6 +79,7 @@ static void optimizer_add(ftmem__totals *t, const ftmem_job *job, const ftmem__p
     int32_t dtype = optimizer_dtype(job, p);
     int64_t hidden = 0;
     t->trainable += p->n * count;
+    if (p->idle) return;
     t->tensors += count;
     t->gradient_bytes += p->gradient_bytes * count;
     if (master) t->master_bytes += ftmem__round512(4 * p->n) * count;
@@ -89,6 +90,7 @@ static void optimizer_add(ftmem__totals *t, const ftmem_job *job, const ftmem__p
 
 int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param)
 {
+    if (param->outside) return param->copies;
     return param->segment >= 0 ? walk->kind[param->segment].layers : 1;
 }
 
@@ -114,6 +116,7 @@ static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
     if (shape->family->mask_buffer) t->buffer_bytes += ftmem__round512(shape->model->position_rows * shape->model->position_rows);
     if (shape->family->turn == FTMEM__TURN_PAIRS) /* modeling_gptj.py GPTJRotaryEmbedding */
         t->buffer_bytes = ftmem__round512(ftmem__bytes(FTMEM_FP32, shape->model->max_positions * shape->rotary));
+    t->buffer_bytes += ftmem__tower_buffer_bytes(shape->model);
     t->buffer_bytes += shape->family->id_buffers * ftmem__round512(8 * shape->model->position_rows);
     t->batch_bytes = optimizer_rows(shape, shape->b);
     t->eval_batch_bytes = optimizer_rows(shape, job->eval_batch);

@@ -1,7 +1,7 @@
 /* Blocks and what stands around them: the family's steps, executed. */
 #include "lower.h"
 
-static const char *const program_parts[] = { "embedding", "norm", "attention", "mlp", "residual", "head", "loss", "optimizer", "batch" };
+static const char *const program_parts[] = { "embedding", "norm", "attention", "mlp", "residual", "head", "loss", "optimizer", "batch", "vision tower" };
 
 const char *ftmem__part_name(int32_t part)
 {
@@ -435,7 +435,8 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
 {
     const ftmem__shape *shape = low->shape;
     int32_t dtype = shape->family->tables == FTMEM__TABLES_FP32 ? FTMEM_FP32 : shape->stream;
-    int64_t n = shape->s * shape->rotary;
+    bool by_row = shape->model->tower == FTMEM_TOWER_QWEN2_5_VL || shape->model->tower == FTMEM_TOWER_QWEN3_VL; /* positions in time, height and width */
+    int64_t n = (by_row ? low->b : 1) * shape->s * shape->rotary;
     if (shape->family->positions <= FTMEM__ROPE_INTERLEAVED) /* modeling_llama.py LlamaModel: position_ids is an argument of every block */
         program_argument(p, program_table(low, shape->s, 0, FTMEM_INT64, FTMEM__OP_TABLE));
     if (shape->family->turn == FTMEM__TURN_PAIRS) { /* modeling_gptj.py: sin and cos are halves of one tensor, which no rotation keeps */

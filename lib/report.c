@@ -94,6 +94,7 @@ static int32_t report_part_of(int32_t role)
 {
     if (role <= FTMEM_ROLE_O) return FTMEM__PART_ATTENTION;
     if (role <= FTMEM_ROLE_DOWN) return FTMEM__PART_MLP;
+    if (role == FTMEM_ROLE_TOWER) return FTMEM__PART_TOWER;
     if (role == FTMEM_ROLE_HEAD || role == FTMEM_ROLE_POOL) return FTMEM__PART_HEAD;
     return role == FTMEM_ROLE_NORM ? FTMEM__PART_NORM : FTMEM__PART_EMBEDDING;
 }
@@ -174,7 +175,7 @@ static void report_gradients(report *r)
     for (i = 0; i < walk->params.count; i++) {
         const ftmem__param *p = &walk->params.at[i];
         int64_t count;
-        if (!p->trained) continue;
+        if (!p->trained || p->idle) continue;
         if (p->segment >= 0 && walk->shape.family->shared_blocks) count = report_any(above);
         else if (p->segment >= 0) count = above[p->segment];
         else count = all ? 1 : report_gradient_count(walk, m, p);
@@ -211,7 +212,7 @@ static void report_step(report *r)
     for (i = 0; i < walk->params.count; i++) {
         const ftmem__param *p = &walk->params.at[i];
         int64_t bytes = walk->shape.job->master_weights == FTMEM_ON ? ftmem__round512(4 * p->n) : p->bytes;
-        if (!p->trained) continue;
+        if (!p->trained || p->idle) continue;
         if (foreach) report_param(r, p, FTMEM_CLASS_TEMPORARY, ftmem__param_count(walk, p), bytes, FTMEM__OP_STEP);
         if (p->n > most) largest = i;
         if (p->n > most) most = p->n;

@@ -229,13 +229,23 @@ static int64_t step_waiting(const ftmem__walk *walk, const ftmem__stack *stack)
     return stack->shape->family->shared_blocks && layers > 1 ? walk->kind[stack->of_layer[layers - 1]].leaf_bytes : 0;
 }
 
+/* What the first block's backward is the last to use: the tables of the rotation, which a reentrant checkpoint's function holds to
+   the end, and a mask that checkpoints saved. */
+static int64_t step_arguments(const ftmem__stack *stack)
+{
+    int32_t recompute = stack->shape->job->recompute;
+    int64_t sum = recompute == FTMEM_RECOMPUTE_REENTRANT ? 0 : stack->embed.table_bytes;
+    if (stack->shape->family->mask_by_place && recompute != FTMEM_RECOMPUTE_NONE) sum += stack->embed.mask_bytes;
+    return sum;
+}
+
 static void step_stack_backward(step_run *run, int32_t phase, int32_t pass, int32_t index)
 {
     const ftmem__stack *stack = &run->walk->stack[index];
     const ftmem__side *source = &stack->side[FTMEM__SIDE_SOURCE];
     step_blocks_backward(run, phase, pass, stack);
     run->level -= step_waiting(run->walk, stack);
-    if (stack->shape->family->mask_by_place && stack->shape->job->recompute != FTMEM_RECOMPUTE_NONE) run->level -= stack->embed.mask_bytes;
+    run->level -= step_arguments(stack);
     if (stack->embed.out_grad) step_pass(run, phase, stack->embed.pass[pass], ftmem__segment_embed(index), pass, -1);
     if (source->there && source->kept && !step_holds_outputs(run->walk)) step_side(run, source, pass, -1);
 }

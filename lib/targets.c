@@ -52,6 +52,7 @@ ftmem_status ftmem_adapter_target(ftmem_adapter *adapter, const ftmem_model *mod
     names.at = targets_name;
     names.context = family;
     names.count = targets_count(family);
+    if (model->tower && ftmem__same(name, "all-linear")) found |= 1u << FTMEM_ROLE_TOWER;
     if (!found) return ftmem__fail_unknown(error, "adapter.targets", "LoRA target", name, &names);
     adapter->targets |= found;
     return FTMEM_OK;

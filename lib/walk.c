@@ -767,6 +767,16 @@ static walk_stream walk_embed(ftmem__walk *walk, int32_t stack)
     return stream;
 }
 
+/* A vision tower is there and does not run. */
+static void walk_tower(ftmem__walk *walk)
+{
+    ftmem__low low = walk_low(walk, 0, NULL, FTMEM__PASS_EVAL);
+    walk_start(walk, NULL, FTMEM__PASS_EVAL, NULL);
+    walk->params.segment = ftmem__segment_embed(0);
+    low.params = &walk->params;
+    ftmem__low_tower(&low);
+}
+
 ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error)
 {
     walk_stream stream;
@@ -779,6 +789,7 @@ ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error)
         if (stack == walk->stacks - 1) walk_head(walk, stream.dtype, stream.grad);
         else walk_bridge(walk, stack, &stream);
     }
+    walk_tower(walk);
     if (!walk->exhausted && !walk->params.full) return FTMEM_OK;
     return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "model.family", walk->shape.family->model_type,
                        "One block has more operations than the interpreter's limit.");

@@ -132,7 +132,13 @@ def override(config, changes):
     config = {k: v for k, v in config.items() if k not in ("quantization_config", "auto_map")}
     if config.get("model_type") == "gemma3" and "text_config" not in config:
         config["model_type"] = "gemma3_text"
-    config.update(changes)
+    for key, value in changes.items():           # "text_config.num_hidden_layers": inside
+        *inside, last = key.split(".")
+        target = config
+        for part in inside:
+            target[part] = dict(target[part])
+            target = target[part]
+        target[last] = value
     if "num_hidden_layers" in changes:
         n = changes["num_hidden_layers"]
         config.update({k: n for k in ("n_layer", "n_layers", "num_layers", "num_decoder_layers") if k in config})
@@ -234,7 +240,8 @@ ORACLE_OPTIMIZERS = {"adamw_foreach": "adamw", "adamw_fused": "adamw_fused", "ad
                      "paged_adamw8bit": "paged_adamw_8bit", "sgd": "sgd", "adafactor": "adafactor"}
 
 
-TASKS = {"causal": "causal_lm", "classify": "classify", "masked": "masked_lm", "tokens": "token_classify", "image": "image_classify"}
+TASKS = {"causal": "causal_lm", "classify": "classify", "masked": "masked_lm", "tokens": "token_classify", "image": "image_classify",
+         "vlm": "causal_lm"}
 
 
 def read_oracle(job, configs, options):
