@@ -64,9 +64,9 @@ typedef enum config_read {
     CONFIG_WIDTH_OR_NULL,
     CONFIG_VOCAB,
     CONFIG_POSITIONS,
-    CONFIG_RATE, /* a dropout */
+    CONFIG_RATE,         /* a dropout */
     CONFIG_RATE_OR_KEEP, /* null: what an earlier key said */
-    CONFIG_CAP,  /* a soft cap; null: none */
+    CONFIG_CAP,          /* a soft cap; null: none */
     CONFIG_ACTIVATION,
     CONFIG_FLAG,
     CONFIG_VALUE, /* no key: the family is so */
@@ -80,16 +80,11 @@ static const struct {
     int64_t maximum;
     bool or_null;
 } config_limits[] = {
-    [CONFIG_WIDTH] = { 1 << 24, false },
-    [CONFIG_FFN] = { 1 << 26, false },
-    [CONFIG_FFN_OR_NULL] = { 1 << 26, true },
-    [CONFIG_FFN_BOTH] = { 1 << 27, false },
-    [CONFIG_LAYERS] = { FTMEM_MAX_LAYERS, false },
-    [CONFIG_HEADS] = { 1 << 16, false },
-    [CONFIG_HEADS_OR_NULL] = { 1 << 16, true },
-    [CONFIG_WIDTH_OR_NULL] = { 1 << 24, true },
-    [CONFIG_VOCAB] = { 1 << 30, false },
-    [CONFIG_POSITIONS] = { INT64_C(1) << 40, false },
+    [CONFIG_WIDTH] = { 1 << 24, false },           [CONFIG_FFN] = { 1 << 26, false },
+    [CONFIG_FFN_OR_NULL] = { 1 << 26, true },      [CONFIG_FFN_BOTH] = { 1 << 27, false },
+    [CONFIG_LAYERS] = { FTMEM_MAX_LAYERS, false }, [CONFIG_HEADS] = { 1 << 16, false },
+    [CONFIG_HEADS_OR_NULL] = { 1 << 16, true },    [CONFIG_WIDTH_OR_NULL] = { 1 << 24, true },
+    [CONFIG_VOCAB] = { 1 << 30, false },           [CONFIG_POSITIONS] = { INT64_C(1) << 40, false },
 };
 
 typedef struct config_rule {
@@ -708,7 +703,8 @@ static ftmem_status config_refuse_objects(const config_source *c)
         { "compression_config", "compression_config is present: compressed weights are not modelled; give the config of the unquantised model." },
     };
     for (int32_t i = 0; i < FTMEM__COUNT(objects); i++)
-        if (config_object(c, objects[i].object) && !(i == 0 && c->vision)) return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, objects[i].object, "", objects[i].why);
+        if (config_object(c, objects[i].object) && !(i == 0 && c->vision))
+            return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, objects[i].object, "", objects[i].why);
     return FTMEM_OK;
 }
 
@@ -845,8 +841,8 @@ static ftmem_entry config_outer(const config_source *c, const char *key)
 /* Whether the head is tied is the whole model's to say, and so are the projector's options. */
 static ftmem_status config_outer_keys(const config_source *c, ftmem_model *model)
 {
-    ftmem_entry tied = config_outer(c, "tie_word_embeddings"), bias = config_outer(c, "multimodal_projector_bias"), merge = config_outer(c, "spatial_merge_size"),
-                layers = config_outer(c, "vision_feature_layer.0");
+    ftmem_entry tied = config_outer(c, "tie_word_embeddings"), bias = config_outer(c, "multimodal_projector_bias"),
+                merge = config_outer(c, "spatial_merge_size"), layers = config_outer(c, "vision_feature_layer.0");
     bool on = c->vision->tied;
     ftmem_status status = tied.type == FTMEM_ENTRY_NULL ? FTMEM_OK : config_bool(c, &tied, &on);
     model->tied = on ? FTMEM_ON : FTMEM_OFF;

@@ -177,7 +177,7 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .modules = {"q_lin", "k_lin", "v_lin", NULL, "out_lin", NULL, "lin1", NULL, "lin2", "word_embeddings", "classifier", NULL, "position_embeddings", "vocab_transform"}},
     [FTMEM_VIT] = {.model_type = "vit", ENCODER, .block = families_sequential, .embedding = FTMEM__EMBED_PATCHES, .task = FTMEM_TASK_IMAGE_CLASSIFY, .tied = OFF,
         .head_bias = ON, .head = {[FTMEM_TASK_IMAGE_CLASSIFY] = families_head_first},
-        .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, "fc1", NULL, "fc2", "patch_embeddings", "classifier", NULL, "position_embeddings"}},
+        .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, "fc1", NULL, "fc2", "patch_embeddings", "classifier", NULL, "position_embeddings", "classifier"}},
 };
 
 /* clang-format on */

@@ -57,7 +57,7 @@ enum { FTMEM__EAGER_SHARED, FTMEM__EAGER_FALCON, FTMEM__EAGER_MPT, FTMEM__EAGER_
    latter over neighbours, before heads come first, with tables widened in each call. */
 enum { FTMEM__TURN_WHOLE, FTMEM__TURN_JOINED, FTMEM__TURN_APART, FTMEM__TURN_PAIRS, FTMEM__TURN_JOINED_LATE };
 enum { FTMEM__TABLES_CAST, FTMEM__TABLES_FP32, FTMEM__TABLES_CAST_QK_FP32 }; /* cos and sin in the stream's dtype or fp32; q and k widened before */
-enum { FTMEM__EMBED_TOKENS, FTMEM__EMBED_SEGMENTS, FTMEM__EMBED_PATCHES };                                     /* the embedding: program.c, encoder.c */
+enum { FTMEM__EMBED_TOKENS, FTMEM__EMBED_SEGMENTS, FTMEM__EMBED_PATCHES };   /* the embedding: program.c, encoder.c */
 enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS };         /* where q/k norms work; a weight for each head */
 
 typedef struct ftmem__family {

@@ -247,7 +247,8 @@ static ftmem_status job_check_sequence(const ftmem__case *c, ftmem_error *error)
 {
     int64_t limit = job_position_limit(&c->model);
     if (ftmem__family_of(&c->model)->embedding == FTMEM__EMBED_PATCHES && c->job.sequence != ftmem__image_tokens(&c->model))
-        return job_conflict_int("job.sequence", c->job.sequence, ", but an image has tokens of its own, by model.image_size and model.patch_size: leave it at 0", error);
+        return job_conflict_int("job.sequence", c->job.sequence,
+                                ", but an image has tokens of its own, by model.image_size and model.patch_size: leave it at 0", error);
     if (limit == 0 || c->job.sequence <= limit) return FTMEM_OK;
     const char *other = c->model.max_positions > 0 ? "model.max_positions" : "model.position_rows";
     return job_conflict_two("job.sequence", c->job.sequence, other, limit, ", and its learned positions end there", error);
@@ -393,7 +394,8 @@ static ftmem_status job_check_loss(const ftmem__case *c, ftmem_error *error)
     if (job->task == FTMEM_TASK_MASKED_LM && (chunked || job->loss == FTMEM_LOSS_FUSED))
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.loss", ftmem_enum_name("loss", job->loss),
                            "job.loss is modelled for causal language models only: a masked one computes its logits as a whole");
-    if (job->classes != 0 && ftmem__task_of_vocab(job->task)) return job_conflict_int("job.classes", job->classes, ", but job.task is no classification", error);
+    if (job->classes != 0 && ftmem__task_of_vocab(job->task))
+        return job_conflict_int("job.classes", job->classes, ", but job.task is no classification", error);
     return FTMEM_OK;
 }
 
@@ -444,8 +446,8 @@ static ftmem_status job_check_gpu(const ftmem__case *c, ftmem_error *error)
 static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
 {
     static ftmem_status (*const checks[])(const ftmem__case *, ftmem_error *) = {
-        job_check_no_adapter, job_check_quantisation, job_check_targets, job_check_adapter_layers, job_check_freeze, job_check_freeze_layers,
-        job_check_task, job_check_precision,  job_check_loss,         job_check_idle,    job_check_sequence,       job_check_gpu,
+        job_check_no_adapter, job_check_quantisation, job_check_targets, job_check_adapter_layers, job_check_freeze,   job_check_freeze_layers,
+        job_check_task,       job_check_precision,    job_check_loss,    job_check_idle,           job_check_sequence, job_check_gpu,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);

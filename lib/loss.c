@@ -38,6 +38,20 @@ static ftmem__var loss_head(ftmem__low *low, ftmem__var x, const ftmem__var *bia
     return y;
 }
 
+/* An image classifier is a linear like others to PEFT, which has no task type for it; bitsandbytes leaves it alone by its name. */
+static ftmem__var loss_image_head(ftmem__low *low, ftmem__var x, int64_t out)
+{
+    bool trained = low->trained;
+    ftmem__var y;
+    low->trained = low->shape->head_own_trained;
+    low->adapted = ftmem__shape_outside_adapted(low->shape);
+    low->unquantized = true;
+    y = ftmem__low_linear(low, FTMEM_ROLE_POOL, x, out, true);
+    low->trained = trained;
+    low->adapted = low->unquantized = false;
+    return y;
+}
+
 /* logits = head(x), scaled and soft-capped where the family does; x stays the caller's. */
 ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
 {
@@ -48,6 +62,11 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
     int64_t out = words ? shape->vocab : shape->job->classes;
     ftmem__var in = ftmem__low_before_logits(low, x), bias, y, t;
     tape->part = FTMEM__PART_HEAD;
+    if (shape->job->task == FTMEM_TASK_IMAGE_CLASSIFY && !shape->head_copy) {
+        y = loss_image_head(low, in, out);
+        ftmem__drop(tape, in);
+        return y;
+    }
     if (has_bias) bias = ftmem__low_head_parameter(low, out, out);
     y = loss_head(low, in, has_bias ? &bias : NULL, out, !words);
     ftmem__drop(tape, in);

@@ -28,12 +28,12 @@ const char *ftmem__part_name(int32_t part);
 
 /* One parameter tensor of one segment. */
 typedef struct ftmem__param {
-    int64_t n;       /* elements */
-    int64_t rows;    /* of a matrix; 0: a vector */
-    int64_t bytes;   /* stored, each tensor rounded to 512 (a quantised weight: with its maxima and tables) */
+    int64_t n;              /* elements */
+    int64_t rows;           /* of a matrix; 0: a vector */
+    int64_t bytes;          /* stored, each tensor rounded to 512 (a quantised weight: with its maxima and tables) */
     int64_t gradient_bytes; /* more than bytes where the gradient is a view that keeps a larger tensor */
     int64_t narrowed_bytes; /* let go of in the first forward, which stores it in a smaller dtype */
-    int32_t segment; /* index of the segment kind that has it */
+    int32_t segment;        /* index of the segment kind that has it */
     uint8_t dtype, tensor_class, role;
     bool trained;
     int64_t copies; /* outside the stacks: how many tensors of this kind there are */
@@ -58,11 +58,11 @@ typedef struct ftmem__shape {
     int64_t h, f, q, kv, vocab; /* widths; q = heads x head_dim, kv = kv_heads x head_dim */
     int64_t heads, kv_heads, d, rotary;
     int64_t embedding_width; /* of the token embedding */
-    int32_t dtype;    /* of what is not quantised, as stored */
-    int32_t compute;  /* compute dtype of 4-bit linears: the dtype the model was loaded in */
-    int32_t stream;   /* dtype of the residual stream at the first block */
-    int32_t mask;     /* dtype of additive masks: that of the stream as attention sees it */
-    int32_t autocast; /* 0, FTMEM_BF16, FTMEM_FP16 */
+    int32_t dtype;           /* of what is not quantised, as stored */
+    int32_t compute;         /* compute dtype of 4-bit linears: the dtype the model was loaded in */
+    int32_t stream;          /* dtype of the residual stream at the first block */
+    int32_t mask;            /* dtype of additive masks: that of the stream as attention sees it */
+    int32_t autocast;        /* 0, FTMEM_BF16, FTMEM_FP16 */
     int32_t lora_dtype;
     bool qlora, lora8, mask_full, mask_sliding;              /* a mask tensor exists for full / sliding layers */
     bool adapted;                                            /* an adapter is trained, the base is frozen */
@@ -91,16 +91,16 @@ enum {
 typedef struct ftmem__low {
     ftmem__tape *tape;
     const ftmem__shape *shape;
-    ftmem__params *params;         /* not NULL: parameters are declared on the way */
-    int64_t b, tokens;             /* rows and tokens of this pass (evaluation has its own batch) */
-    bool training;                 /* dropout is active */
-    bool trained;                  /* base weights of this block are trained (full fine-tuning) */
-    bool adapted;                  /* this block has adapters */
-    bool unquantized;              /* bitsandbytes is told to leave this part alone */
-    uint8_t kind;                  /* of the block: 0 full, 1 sliding, 2 without rotation */
-    const ftmem__var *join;        /* residual that attention or MLP add in their own forward, or NULL */
-    uint8_t given, made;           /* sides that are there already, and those that this segment has made */
-    ftmem__var *side;              /* FTMEM__SIDES of them, which the walk owns */
+    ftmem__params *params;  /* not NULL: parameters are declared on the way */
+    int64_t b, tokens;      /* rows and tokens of this pass (evaluation has its own batch) */
+    bool training;          /* dropout is active */
+    bool trained;           /* base weights of this block are trained (full fine-tuning) */
+    bool adapted;           /* this block has adapters */
+    bool unquantized;       /* bitsandbytes is told to leave this part alone */
+    uint8_t kind;           /* of the block: 0 full, 1 sliding, 2 without rotation */
+    const ftmem__var *join; /* residual that attention or MLP add in their own forward, or NULL */
+    uint8_t given, made;    /* sides that are there already, and those that this segment has made */
+    ftmem__var *side;       /* FTMEM__SIDES of them, which the walk owns */
     bool has_weights;
     ftmem__var weights; /* attention weights that eager attention returned: alive until the block returns */
 } ftmem__low;

@@ -235,7 +235,8 @@ static void report_weights(report *r)
     int32_t i;
     for (i = 0; i < walk->params.count; i++) {
         const ftmem__param *p = &walk->params.at[i];
-        report_param(r, p, p->tensor_class, ftmem__param_count(walk, p), p->bytes - (r->step->peak.phase == FTMEM_PHASE_LOAD ? 0 : p->narrowed_bytes), FTMEM__OP_PARAMETER);
+        report_param(r, p, p->tensor_class, ftmem__param_count(walk, p), p->bytes - (r->step->peak.phase == FTMEM_PHASE_LOAD ? 0 : p->narrowed_bytes),
+                     FTMEM__OP_PARAMETER);
     }
     report_bytes(r, FTMEM_CLASS_BUFFERS, t->buffer_bytes + (eval ? t->eval_batch_bytes : t->batch_bytes), FTMEM__OP_TABLE, FTMEM__PART_BATCH);
     report_bytes(r, FTMEM_CLASS_MASTER, m->phase == FTMEM_PHASE_LOAD ? 0 : t->master_bytes, FTMEM__OP_STATE, FTMEM__PART_OPTIMIZER);

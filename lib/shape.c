@@ -49,7 +49,7 @@ static void shape_training(ftmem__shape *shape)
     if ((job->task == FTMEM_TASK_CLASSIFY || job->task == FTMEM_TASK_TOKEN_CLASSIFY) && shape->adapted)
         shape->head_copy = shape->head_trained = true; /* PEFT SEQ_CLS and TOKEN_CLS save `classifier` and `score` */
     shape->head_own_trained = shape->head_trained;
-    if (shape->tied && !shape->adapted) {                                                                  /* one tensor: naming either names both */
+    if (shape->tied && !shape->adapted) { /* one tensor: naming either names both */
         bool all_but = shape_part(job, FTMEM_PART_ALL_BUT);
         bool either = all_but ? shape->embed_trained || shape->head_trained : shape->embed_trained && shape->head_trained;
         shape->embed_trained = shape->head_trained = either;

@@ -81,28 +81,28 @@ struct ftmem__tape {
     int32_t stop_at; /* event to capture at; 0: none */
     ftmem__capture *capture;
     void *context;
-    double flops;              /* since ftmem__tape_mark */
-    int64_t big_cols;          /* vocabulary: tensors this wide are logits */
-    int64_t leaf_bytes;        /* parameter gradients delivered */
-    int64_t cache_only_bytes;  /* released by ftmem__cache_clear */
-    int32_t nodes, stop_after; /* stop_after: node with which a recomputation ends early, -1: none */
-    int16_t high, free_head;   /* stores ever used; free list */
-    int16_t grad_in;           /* gradient of the segment's input, -1: none */
+    double flops;                        /* since ftmem__tape_mark */
+    int64_t big_cols;                    /* vocabulary: tensors this wide are logits */
+    int64_t leaf_bytes;                  /* parameter gradients delivered */
+    int64_t cache_only_bytes;            /* released by ftmem__cache_clear */
+    int32_t nodes, stop_after;           /* stop_after: node with which a recomputation ends early, -1: none */
+    int16_t high, free_head;             /* stores ever used; free list */
+    int16_t grad_in;                     /* gradient of the segment's input, -1: none */
     int16_t grad_side[FTMEM__MAX_SIDES]; /* of its side inputs */
-    int16_t result;            /* store of what a finished forward hands on, -1: unknown */
-    uint8_t mode, birth;       /* ftmem__mode; class of new tensors */
-    uint8_t part;              /* FTMEM__PART_..., of new tensors */
+    int16_t result;                      /* store of what a finished forward hands on, -1: unknown */
+    uint8_t mode, birth;                 /* ftmem__mode; class of new tensors */
+    uint8_t part;                        /* FTMEM__PART_..., of new tensors */
     bool backward, exhausted, stopped, replay;
     bool graphless;        /* a reentrant checkpoint's forward: no node exists that could hold an attribute */
     int16_t attribute[16]; /* stores that nodes hold as attributes */
     int32_t attributes;
     int64_t outputs_bytes; /* what outputs hold of them */
-    ftmem__var also; /* a second value that backward starts from; also_gradient: its gradient, -1: none */
+    ftmem__var also;       /* a second value that backward starts from; also_gradient: its gradient, -1: none */
     int16_t also_gradient;
     bool leaf_input;       /* the segment's input is a leaf, as in a reentrant recomputation: autocast caches its copy */
     ftmem__var input_cast; /* that copy; store -1: none yet */
     bool shared_casts;     /* autocast's copies of weights are an earlier segment's, which has the same module */
-    bool sum_leaves; /* gradients exist already: new ones are added and freed */
+    bool sum_leaves;       /* gradients exist already: new ones are added and freed */
     ftmem__store stores[FTMEM__MAX_STORES];
     ftmem__node node[FTMEM__MAX_NODES];
 };
@@ -165,7 +165,7 @@ ftmem__var ftmem__apply(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, i
 ftmem__var ftmem__unary(ftmem__tape *tape, ftmem__op op, ftmem__var x);                /* elementwise */
 ftmem__var ftmem__binary(ftmem__tape *tape, ftmem__op op, ftmem__var a, ftmem__var b); /* broadcasts and promotes */
 ftmem__var ftmem__cast(ftmem__tape *tape, ftmem__var x, int32_t dtype);                /* the same dtype: the same value, held once more */
-ftmem__var ftmem__cast_operand(ftmem__tape *tape, ftmem__var x, int32_t dtype); /* autocast: the cast of an activation */
+ftmem__var ftmem__cast_operand(ftmem__tape *tape, ftmem__var x, int32_t dtype);        /* autocast: the cast of an activation */
 ftmem__var ftmem__cast_weight(ftmem__tape *tape, ftmem__var w, int32_t dtype);         /* autocast: a trained fp32 weight is cached */
 ftmem__var ftmem__matmul(ftmem__tape *tape, ftmem__op op, ftmem__var x, ftmem__var w, const ftmem__var *bias, int64_t n, int64_t cols, double flops);
 void ftmem__split(ftmem__tape *tape, ftmem__var x, int32_t count, const int64_t *n, ftmem__var *out); /* x's owner keeps x */
@@ -188,8 +188,8 @@ int32_t ftmem__last_saving(const ftmem__tape *tape); /* the last node that saves
 void ftmem__replay(ftmem__tape *tape, int32_t last); /* record again over a ghost graph, and stop with node `last` */
 /* Hands a gradient to one value: to its producer, its parameter, or the segment's input. */
 void ftmem__deliver(ftmem__tape *tape, ftmem__var to, int16_t gradient);
-void ftmem__drop_attributes(ftmem__tape *tape); /* the graph is gone */
+void ftmem__drop_attributes(ftmem__tape *tape);                            /* the graph is gone */
 void ftmem__cache_hold(ftmem__tape *tape, ftmem__var value, bool outputs); /* a cache owns it too; outputs: and lives beyond backward */
-void ftmem__cache_clear(ftmem__tape *tape);     /* the autocast context ends */
+void ftmem__cache_clear(ftmem__tape *tape);                                /* the autocast context ends */
 
 #endif

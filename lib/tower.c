@@ -151,5 +151,6 @@ void ftmem__low_tower(ftmem__low *low)
 int64_t ftmem__tower_buffer_bytes(const ftmem_model *model)
 {
     if (model->tower == 0) return 0;
-    return 512 * tower_kinds[model->tower].small_buffers + tower_kinds[model->tower].id_buffers * ftmem__round512(8 * (tower_positions(model) + (model->tower == FTMEM_TOWER_LLAVA)));
+    return 512 * tower_kinds[model->tower].small_buffers +
+           tower_kinds[model->tower].id_buffers * ftmem__round512(8 * (tower_positions(model) + (model->tower == FTMEM_TOWER_LLAVA)));
 }

@@ -671,7 +671,7 @@ def oracle_figures(jobs):
     out["equal"] = {k: sum(map(f, jobs)) for k, f in counts.items()}
     sizes = {"kept_layer": lambda j: (j.got.kept_layer_bytes, "kept_layer"), "kept_bytes": lambda j: (j.got.kept_bytes, "kept_bytes"),
              "resident": lambda j: (j.got.resident_bytes, "resident")}
-    out["sizes"] = {k: summary([relative(f(j)[0], int(j.row[f(j)[1]])) for j in jobs]) for k, f in sizes.items()}
+    out["sizes"] = {k: summary([relative(f(j)[0], int(j.row[f(j)[1]])) for j in jobs if j.row[f(j)[1]]]) for k, f in sizes.items()}
     for p in PHASES:
         errors = [relative(j.got.phases.get(p, 0), j.phases[p]) for j in jobs if j.phases.get(p)]
         if errors:
@@ -796,7 +796,7 @@ def phase_lines(jobs, out):
         words = [f"{t}={mark(j.got.tiers[t][1], b)}" for t, b in j.tiers.items()]
         if j.oracle:
             r, a = j.row, int(j.row["accum"])
-            words += [f"{k}={mark(v, int(float(r[c])))}" for k, v, c in (
+            words += [f"{k}={mark(v, int(float(r[c] or 0)))}" for k, v, c in (
                 ("params", j.got.parameters, "params"), ("trainable", j.got.trainable, "trainable"), ("fwd_flops", j.got.flops_forward * a, "flops_fwd"),
                 ("bwd_flops", j.got.flops_backward * a, "flops_bwd"), ("resident", j.got.resident_bytes, "resident"),
                 ("kept_layer", j.got.kept_layer_bytes, "kept_layer"), ("kept", j.got.kept_bytes, "kept_bytes"))]
