@@ -292,7 +292,7 @@ static void test_unsupported(void **state)
     static const bad_config rows[] = {
         { "model_type=mixtral", "model_type", "mixtral", "mixture of experts", FTMEM_E_UNSUPPORTED },
         { "model_type=some_new_moe", "model_type", "some_new_moe", "mixture of experts", FTMEM_E_UNSUPPORTED },
-        { "model_type=bert", "model_type", "bert", "an encoder", FTMEM_E_UNSUPPORTED },
+        { "model_type=electra", "model_type", "electra", "an encoder", FTMEM_E_UNSUPPORTED },
         { "model_type=never_heard_of", "model_type", "never_heard_of", "not known", FTMEM_E_UNSUPPORTED },
         { "model_type=llama num_local_experts=8", "num_local_experts", "8", "mixtures of experts", FTMEM_E_UNSUPPORTED },
         { "model_type=gemma3 text_config.hidden_size=2304 vision_config.model_type=siglip", "vision_config", "", "text_config", FTMEM_E_UNSUPPORTED },
