@@ -283,7 +283,7 @@ typedef struct ftmem_model {
     int64_t tower_taps;       /* blocks whose output goes to the text model besides the last one's (Qwen3-VL) */
     int64_t temporal_patch;   /* frames of a patch; 0: 1 */
     int32_t tower;            /* FTMEM_TOWER_...: a vision-language model, of which this is the text model; 0: none */
-    int32_t reserved2;
+    int32_t mean_pooling;     /* switch: a classifier reads the mean of all tokens instead of the first one; AUTO: off */
 } ftmem_model;
 
 /* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do

@@ -33,10 +33,13 @@ static void attention_swap(ftmem__tape *tape, ftmem__var *place, ftmem__var valu
 static ftmem__var attention_turn(ftmem__low *low, ftmem__var x)
 {
     ftmem__tape *tape = low->tape;
-    int32_t dtype = low->shape->family->tables == FTMEM__TABLES_FP32 ? FTMEM_FP32 : low->shape->stream;
-    ftmem__var table = ftmem__constant(low->shape->s * x.cols, x.cols, dtype), straight, turned, y;
-    straight = ftmem__binary(tape, FTMEM__OP_MUL, x, table);
-    y = attention_rotate_half(tape, x);
+    int32_t dtype = low->shape->family->tables == FTMEM__TABLES_FP32 ? FTMEM_FP32 : low->shape->mask;
+    bool twice = low->shape->family->tables == FTMEM__TABLES_QK_FP32_TWICE;
+    ftmem__var table = ftmem__constant(low->shape->s * x.cols, x.cols, dtype), wide = ftmem__cast(tape, x, twice ? FTMEM_FP32 : x.dtype), straight, turned, y;
+    straight = ftmem__binary(tape, FTMEM__OP_MUL, wide, table);
+    if (twice) attention_swap(tape, &wide, ftmem__cast(tape, x, FTMEM_FP32));
+    y = attention_rotate_half(tape, wide);
+    ftmem__drop(tape, wide);
     turned = ftmem__binary(tape, FTMEM__OP_MUL, y, table);
     ftmem__drop(tape, y);
     y = ftmem__binary(tape, FTMEM__OP_ADD, straight, turned);

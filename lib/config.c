@@ -103,7 +103,8 @@ enum {
     CONFIG_WINDOW_SWITCH = 16, /* ... where use_sliding_window is true */
     CONFIG_WINDOW_FROM = 32,   /* ... from max_window_layers on, or as layer_types says */
     CONFIG_CYCLES = 64,        /* of so many layers the last one is full, or as layer_types says */
-    CONFIG_CYCLE_KEY = 128     /* sliding_window_pattern says how many */
+    CONFIG_CYCLE_KEY = 128,    /* sliding_window_pattern says how many */
+    CONFIG_CYCLE_FIRST = 256   /* the first one is full, and the window is half of local_attention (ModernBERT) */
 };
 
 typedef struct config_family {
@@ -497,10 +498,17 @@ static void config_count_labels(const config_source *c, ftmem_model *model)
     for (; i < c->count && strncmp(c->entries[i].key, "id2label.", 9) == 0; i++) model->labels++;
 }
 
+static void config_pooling(const config_source *c, ftmem_model *model)
+{
+    const ftmem_entry *given = config_given(c, "classifier_pooling");
+    model->mean_pooling = given && given->type == FTMEM_ENTRY_TEXT && strcmp(given->text, "mean") == 0 ? FTMEM_ON : FTMEM_OFF;
+}
+
 static ftmem_status config_blocks(const config_source *c, ftmem_model *model)
 {
     int32_t family = c->cls->family;
     config_count_labels(c, model);
+    config_pooling(c, model);
     if (family == FTMEM_ROBERTA) { /* positions count from 2, inside the table */
         model->position_rows = model->max_positions;
         model->max_positions -= 2;
@@ -517,11 +525,14 @@ static ftmem_status config_blocks(const config_source *c, ftmem_model *model)
 static ftmem_status config_window(const config_source *c, int64_t *window)
 {
     bool used = true;
-    ftmem_entry e = config_lookup(c, "sliding_window");
+    bool half = config_is(c, CONFIG_CYCLE_FIRST);
+    ftmem_entry e = config_lookup(c, half ? "local_attention" : "sliding_window");
     ftmem_status status = config_is(c, CONFIG_WINDOW_SWITCH) ? config_flag(c, "use_sliding_window", &used) : FTMEM_OK;
     *window = 0;
     if (status != FTMEM_OK || !used) return status;
-    return config_whole(c, &e, INT64_C(1) << 40, true, window);
+    status = config_whole(c, &e, INT64_C(1) << 40, true, window);
+    if (half) *window /= 2;
+    return status;
 }
 
 /* The number at the end of "layer_types.12", -1 if the key is another one. */
@@ -591,6 +602,10 @@ static ftmem_status config_layer_rule(const config_source *c, int64_t *first, in
 {
     ftmem_entry e = config_lookup(c, "max_window_layers");
     *first = *period = 0;
+    if (config_is(c, CONFIG_CYCLE_FIRST)) {
+        e = config_lookup(c, "global_attn_every_n_layers");
+        return config_whole(c, &e, FTMEM_MAX_LAYERS, false, period);
+    }
     if (config_is(c, CONFIG_CYCLES)) return config_period(c, period);
     if (!config_is(c, CONFIG_WINDOW_FROM) || (e.type == FTMEM_ENTRY_INT && e.integer == 0)) return FTMEM_OK;
     return config_whole(c, &e, INT32_MAX, false, first);
@@ -605,7 +620,7 @@ static ftmem_status config_slide(const config_source *c, int64_t window, ftmem_m
     if (status != FTMEM_OK || given) return status;
     status = config_layer_rule(c, &first, &period);
     for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++)
-        model->layer_kind[i] = (uint8_t)(period ? (i + 1) % period != 0 : window != 0 && i >= first);
+        model->layer_kind[i] = (uint8_t)(period ? (i + !config_is(c, CONFIG_CYCLE_FIRST)) % period != 0 : window != 0 && i >= first);
     return status;
 }
 

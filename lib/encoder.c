@@ -64,6 +64,14 @@ ftmem__var ftmem__low_embed_segments(ftmem__low *low)
     return y;
 }
 
+/* modeling_modernbert.py ModernBertEmbeddings: drop(norm(tok_embeddings(input_ids))) */
+ftmem__var ftmem__low_embed_normed(ftmem__low *low)
+{
+    ftmem__var words = ftmem__low_words(low), y = ftmem__low_norm(low, words, low->shape->h);
+    ftmem__drop(low->tape, words);
+    return ftmem__low_dropout(low, y, low->shape->model->embed_dropout);
+}
+
 /* modeling_albert.py AlbertTransformer.embedding_hidden_mapping_in; x stays the caller's. */
 ftmem__var ftmem__low_widen(ftmem__low *low, ftmem__var x)
 {

@@ -54,7 +54,12 @@ STEPS(families_bert, FTMEM__RESIDUAL, FTMEM__CONTEXT, FTMEM__OUT_ASIDE, FTMEM__D
 STEPS(families_distilbert, FTMEM__RESIDUAL, FTMEM__ATTENTION, FTMEM__ADD_NORM, FTMEM__RESIDUAL, FTMEM__MLP_INLINE, FTMEM__DROPOUT, FTMEM__ADD_NORM);
 STEPS(families_albert, FTMEM__RESIDUAL, FTMEM__RESIDUAL_ATTENTION, FTMEM__RESTART, FTMEM__MLP_INLINE, FTMEM__ADD_NORM);
 
+/* modeling_modernbert.py ModernBertEncoderLayer: attn_output is a name that lives on */
+STEPS(families_modernbert, FTMEM__RESIDUAL, FTMEM__NORM_BUT_FIRST, FTMEM__ATTENTION, FTMEM__KEEP, FTMEM__ADD, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP, FTMEM__ADD);
+
 /* heads: modeling_roberta.py RobertaClassificationHead, modeling_distilbert.py DistilBertForSequenceClassification; modeling_bert.py BertPooler and BertForSequenceClassification, BertLMPredictionHead, BertForTokenClassification; modeling_vit.py */
+STEPS(families_head_modernbert, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN, FTMEM__DENSE, FTMEM__ACT, FTMEM__NORM, FTMEM__HEAD_DROPOUT);
+STEPS(families_head_modernbert_tokens, FTMEM__BASE_RETURNS, FTMEM__DENSE, FTMEM__ACT, FTMEM__NORM, FTMEM__HEAD_DROPOUT);
 STEPS(families_head_roberta, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN, FTMEM__HEAD_DROPOUT, FTMEM__DENSE, FTMEM__TANH, FTMEM__HEAD_DROPOUT);
 STEPS(families_head_distilbert, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN, FTMEM__DENSE, FTMEM__RELU, FTMEM__HEAD_DROPOUT);
 STEPS(families_head_pooled, FTMEM__FIRST_TOKEN, FTMEM__DENSE, FTMEM__TANH, FTMEM__BASE_RETURNS, FTMEM__HEAD_DROPOUT);
@@ -82,13 +87,13 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_QWEN3] = {.model_type = "qwen3", .norm_each = true, .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
         .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
-    [FTMEM_GEMMA] = {.model_type = "gemma", .block = families_sequential, .norm = FTMEM__RMS_PLUS_ONE, .activation = FTMEM_GELU_TANH, .tied = ON, .qkv_bias = OFF,
+    [FTMEM_GEMMA] = {.model_type = "gemma", .small_buffers = 1, .block = families_sequential, .norm = FTMEM__RMS_PLUS_ONE, .activation = FTMEM_GELU_TANH, .tied = ON, .qkv_bias = OFF,
         .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .embed_scale = true,
         .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
-    [FTMEM_GEMMA2] = {.model_type = "gemma2", .block = families_sandwich, .norm = FTMEM__RMS_PLUS_ONE, .activation = FTMEM_GELU_TANH, .tied = ON, .qkv_bias = OFF,
+    [FTMEM_GEMMA2] = {.model_type = "gemma2", .small_buffers = 1, .block = families_sandwich, .norm = FTMEM__RMS_PLUS_ONE, .activation = FTMEM_GELU_TANH, .tied = ON, .qkv_bias = OFF,
         .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .embed_scale = true,
         .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
-    [FTMEM_GEMMA3] = {.model_type = "gemma3_text", .block = families_sandwich, .norm = FTMEM__RMS_PLUS_ONE, .activation = FTMEM_GELU_TANH, .tied = ON, .qkv_bias = OFF,
+    [FTMEM_GEMMA3] = {.model_type = "gemma3_text", .small_buffers = 1, .block = families_sandwich, .norm = FTMEM__RMS_PLUS_ONE, .activation = FTMEM_GELU_TANH, .tied = ON, .qkv_bias = OFF,
         .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .embed_scale = true, .tables_by_kind = true,
         .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_PHI] = {.model_type = "phi", .turn = FTMEM__TURN_APART, .block = families_side_by_side, .parallel_block = families_side_by_side, .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN,
@@ -175,6 +180,13 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_DISTILBERT] = {.model_type = "distilbert", BERT_LIKE, .block = families_distilbert, .id_buffers = 1,
         .head = {[FTMEM_TASK_CLASSIFY] = families_head_distilbert, [FTMEM_TASK_MASKED_LM] = families_head_transform, [FTMEM_TASK_TOKEN_CLASSIFY] = families_head_dropout},
         .modules = {"q_lin", "k_lin", "v_lin", NULL, "out_lin", NULL, "lin1", NULL, "lin2", "word_embeddings", "classifier", NULL, "position_embeddings", "vocab_transform"}},
+    [FTMEM_MODERNBERT] = {.model_type = "modernbert", .small_buffers = 2, .norm = FTMEM__LAYER, .mlp = FTMEM__GATED_FUSED, .qkv = FTMEM__QKV_UNBOUND, .tables = FTMEM__TABLES_QK_FP32_TWICE,
+        .block = families_modernbert, .embedding = FTMEM__EMBED_NORMED, .task = FTMEM_TASK_MASKED_LM, .bidirectional = true, .tables_by_kind = true, .first_plain = true,
+        .head_apart = true, .head_unbiased = true, .activation = FTMEM_GELU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF,
+        .parallel = OFF, .two_norms = OFF, .head_bias = ON,
+        .head = {[FTMEM_TASK_CLASSIFY] = families_head_modernbert, [FTMEM_TASK_MASKED_LM] = families_head_transform,
+                 [FTMEM_TASK_TOKEN_CLASSIFY] = families_head_modernbert_tokens},
+        .modules = {NULL, NULL, NULL, "Wqkv", "attn.Wo", NULL, NULL, "Wi", "mlp.Wo", "tok_embeddings", "classifier", NULL, NULL, "dense"}},
     [FTMEM_VIT] = {.model_type = "vit", ENCODER, .block = families_sequential, .embedding = FTMEM__EMBED_PATCHES, .task = FTMEM_TASK_IMAGE_CLASSIFY, .tied = OFF,
         .head_bias = ON, .head = {[FTMEM_TASK_IMAGE_CLASSIFY] = families_head_first},
         .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, "fc1", NULL, "fc2", "patch_embeddings", "classifier", NULL, "position_embeddings", "classifier"}},

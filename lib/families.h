@@ -36,9 +36,10 @@ enum {
     FTMEM__DOWN_ASIDE,            /* branch = cur; cur = down(cur) */
     FTMEM__ADD_NORM,              /* cur = norm(cur + residual), in one expression */
     FTMEM__FORGET_BRANCH,         /* branch is a name no more */
+    FTMEM__NORM_BUT_FIRST,        /* cur = norm(cur); the first block has none (modeling_modernbert.py) */
     /* of heads (head.c) */
     FTMEM__BASE_RETURNS, /* what follows belongs to the head, and the base model's names are gone */
-    FTMEM__FIRST_TOKEN,  /* cur = cur[:, 0] */
+    FTMEM__FIRST_TOKEN,  /* cur = cur[:, 0], or the mean over all tokens where the model pools so */
     FTMEM__DENSE,        /* cur = a linear of hidden x hidden */
     FTMEM__TANH,
     FTMEM__RELU,
@@ -51,22 +52,28 @@ enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI };    
 enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN };                                                                       /* MLP kinds */
 /* FUSED: split in one; SLICED: three slices of one projection; HEADS: each head's three parts, split in one; SELECTED: each
    head's three parts, selected one by one; INDEXED: modeling_falcon.py FalconAttention._split_heads. */
-enum { FTMEM__QKV_SEPARATE, FTMEM__QKV_FUSED, FTMEM__QKV_SLICED, FTMEM__QKV_HEADS, FTMEM__QKV_SELECTED, FTMEM__QKV_INDEXED };
+enum { FTMEM__QKV_SEPARATE, FTMEM__QKV_FUSED, FTMEM__QKV_SLICED, FTMEM__QKV_HEADS, FTMEM__QKV_SELECTED, FTMEM__QKV_INDEXED, FTMEM__QKV_UNBOUND };
 enum { FTMEM__EAGER_SHARED, FTMEM__EAGER_FALCON, FTMEM__EAGER_MPT, FTMEM__EAGER_BLOOM }; /* eager attention: transformers' usual one, or the model's own */
 /* Rotation: the whole head; a slice of it, joined with the rest in apply_rotary_pos_emb, or in the attention's own frame; PAIRS: the
    latter over neighbours, before heads come first, with tables widened in each call. */
 enum { FTMEM__TURN_WHOLE, FTMEM__TURN_JOINED, FTMEM__TURN_APART, FTMEM__TURN_PAIRS, FTMEM__TURN_JOINED_LATE };
-enum { FTMEM__TABLES_CAST, FTMEM__TABLES_FP32, FTMEM__TABLES_CAST_QK_FP32 }; /* cos and sin in the stream's dtype or fp32; q and k widened before */
-enum { FTMEM__EMBED_TOKENS, FTMEM__EMBED_SEGMENTS, FTMEM__EMBED_PATCHES };   /* the embedding: program.c, encoder.c */
-enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS };         /* where q/k norms work; a weight for each head */
+enum {
+    FTMEM__TABLES_CAST,
+    FTMEM__TABLES_FP32,
+    FTMEM__TABLES_CAST_QK_FP32,
+    FTMEM__TABLES_QK_FP32_TWICE
+}; /* cos and sin in the stream's dtype or fp32; q and k widened before, or for each use */
+enum { FTMEM__EMBED_TOKENS, FTMEM__EMBED_SEGMENTS, FTMEM__EMBED_PATCHES, FTMEM__EMBED_NORMED }; /* the embedding: program.c, encoder.c */
+enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS };                            /* where q/k norms work; a weight for each head */
 
 typedef struct ftmem__family {
     const char *model_type;
     const uint8_t *block, *parallel_block, *two_norm_block; /* FTMEM__END-terminated */
     const uint8_t *head[FTMEM_TASK_END];                    /* by task: steps before the last linear; NULL: a decoder's, or none */
     uint8_t norm, positions, mlp, qkv, qk_norm_kind, activation, turn, tables, eager, embedding;
-    uint8_t task;       /* the default of job.task; 0: causal LM */
-    uint8_t id_buffers; /* buffers of one number a position */
+    uint8_t task;          /* the default of job.task; 0: causal LM */
+    uint8_t id_buffers;    /* buffers of one number a position */
+    uint8_t small_buffers; /* of up to 512 bytes besides a rotation's two: a scale, further frequencies */
     /* class defaults of the model's switches: FTMEM_ON or FTMEM_OFF */
     uint8_t tied, qkv_bias, o_bias, mlp_bias, norm_bias, qk_norm, parallel, two_norms, head_bias;
     bool embed_scale;                    /* the embedding is multiplied (Gemma; Granite where `scaled`) */
@@ -92,6 +99,9 @@ typedef struct ftmem__family {
     bool norm_inside;                    /* attention's own forward adds the residual and normalises (modeling_albert.py AlbertAttention) */
     bool shared_blocks;                  /* all blocks are one module */
     bool head_unquantized;               /* the head's name is one that transformers does not quantise (lm_head) */
+    bool first_plain;                    /* the first block has a norm less */
+    bool head_apart;                     /* the head's dense and norm are modules beside the classifier, which alone PEFT saves */
+    bool head_unbiased;                  /* the head's dense has no bias */
     bool plain_loss;                     /* CrossEntropyLoss of the logits in their own dtype, in the model's forward */
     bool never_quantized;                /* linears of a class of its own, which bitsandbytes leaves alone (Falcon) */
     bool scale_before_head;              /* the head's input is scaled, where `scaled`, not the logits (MiniCPM) */

@@ -22,20 +22,38 @@ static ftmem__var head_dense(ftmem__low *low, ftmem__var x, bool inside)
     const ftmem__shape *shape = low->shape;
     int64_t h = shape->job->task == FTMEM_TASK_MASKED_LM ? shape->embedding_width : shape->h;
     ftmem__var w, bias;
-    if (!inside || shape->job->task == FTMEM_TASK_MASKED_LM) {
+    if (!inside || shape->job->task == FTMEM_TASK_MASKED_LM || shape->family->head_apart) {
         low->adapted = ftmem__shape_outside_adapted(shape);
         low->unquantized = shape->family->head_unquantized;
-        low->trained = inside ? shape->head_own_trained : shape->rest_trained;
-        return ftmem__low_linear(low, FTMEM_ROLE_POOL, x, h, true);
+        low->trained = inside ? shape->head_own_trained && !shape->head_copy : shape->rest_trained;
+        return ftmem__low_linear(low, FTMEM_ROLE_POOL, x, h, !shape->family->head_unbiased);
     }
     w = ftmem__low_head_parameter(low, h * x.cols, x.cols);
     bias = ftmem__low_head_parameter(low, h, h);
     return ftmem__low_plain_linear(low, x, w, &bias, h);
 }
 
+/* modeling_modernbert.py: (last_hidden_state * attention_mask).sum(dim=1) / attention_mask.sum(dim=1) */
+static ftmem__var head_mean(ftmem__low *low, ftmem__var x)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var in[2], product, sum, y;
+    in[0] = x;
+    in[1] = ftmem__constant(low->tokens, 1, FTMEM_BOOL);
+    in[1].store = ftmem__alloc(tape, FTMEM__OP_MASK, low->tokens, 1, FTMEM_BOOL, tape->birth);
+    product = ftmem__apply(tape, FTMEM__OP_MUL, in, 2, x.n, x.cols, x.dtype);
+    sum = ftmem__apply(tape, FTMEM__OP_SUM, &product, 1, low->b * x.cols, x.cols, x.dtype);
+    ftmem__drop(tape, product);
+    y = ftmem__unary(tape, FTMEM__OP_SCALE, sum);
+    ftmem__drop(tape, sum);
+    ftmem__drop(tape, in[1]);
+    return y;
+}
+
 /* hidden_states[:, 0] */
 static ftmem__var head_first(ftmem__low *low, ftmem__var x)
 {
+    if (low->shape->model->mean_pooling == FTMEM_ON) return head_mean(low, x);
     return ftmem__apply(low->tape, FTMEM__OP_SLICE, &x, 1, low->b * x.cols, x.cols, x.dtype);
 }
 
@@ -64,7 +82,7 @@ static ftmem__var head_run(ftmem__low *low, ftmem__var x, bool inside)
     for (step = steps; step && *step != FTMEM__END; step++)
         if (*step == FTMEM__BASE_RETURNS) start = step + 1;
     low->tape->part = FTMEM__PART_HEAD;
-    if (inside) low->trained = low->shape->head_own_trained;
+    if (inside) low->trained = low->shape->head_own_trained && !low->shape->head_copy;
     for (step = inside ? start : steps; step && *step != FTMEM__END && (inside || step < start); step++) head_step(low, &cur, *step, inside);
     low->trained = trained;
     low->adapted = low->unquantized = false;

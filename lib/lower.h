@@ -61,7 +61,7 @@ typedef struct ftmem__shape {
     int32_t dtype;           /* of what is not quantised, as stored */
     int32_t compute;         /* compute dtype of 4-bit linears: the dtype the model was loaded in */
     int32_t stream;          /* dtype of the residual stream at the first block */
-    int32_t mask;            /* dtype of additive masks: that of the stream as attention sees it */
+    int32_t mask;            /* dtype of additive masks and of tables: that of the stream as blocks see it */
     int32_t autocast;        /* 0, FTMEM_BF16, FTMEM_FP16 */
     int32_t lora_dtype;
     bool qlora, lora8, mask_full, mask_sliding;              /* a mask tensor exists for full / sliding layers */
@@ -96,6 +96,7 @@ typedef struct ftmem__low {
     bool training;          /* dropout is active */
     bool trained;           /* base weights of this block are trained (full fine-tuning) */
     bool adapted;           /* this block has adapters */
+    bool first;             /* the first block, where it is another one */
     bool unquantized;       /* bitsandbytes is told to leave this part alone */
     uint8_t kind;           /* of the block: 0 full, 1 sliding, 2 without rotation */
     const ftmem__var *join; /* residual that attention or MLP add in their own forward, or NULL */
@@ -152,6 +153,7 @@ ftmem__var ftmem__low_words(ftmem__low *low);                            /* the 
 ftmem__var ftmem__low_lookup(ftmem__low *low, ftmem__var w, int64_t tokens);
 void ftmem__low_input_leaf(ftmem__low *low, ftmem__var *x); /* enable_input_require_grads */
 /* encoder.c */
+ftmem__var ftmem__low_embed_normed(ftmem__low *low);
 ftmem__var ftmem__low_embed_segments(ftmem__low *low);
 ftmem__var ftmem__low_widen(ftmem__low *low, ftmem__var x); /* the token embedding to the width of the stream */
 ftmem__var ftmem__low_embed_patches(ftmem__low *low);

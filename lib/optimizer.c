@@ -116,6 +116,7 @@ static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
     if (shape->family->mask_buffer) t->buffer_bytes += ftmem__round512(shape->model->position_rows * shape->model->position_rows);
     if (shape->family->turn == FTMEM__TURN_PAIRS) /* modeling_gptj.py GPTJRotaryEmbedding */
         t->buffer_bytes = ftmem__round512(ftmem__bytes(FTMEM_FP32, shape->model->max_positions * shape->rotary));
+    t->buffer_bytes += 512 * shape->family->small_buffers;
     t->buffer_bytes += ftmem__tower_buffer_bytes(shape->model);
     t->buffer_bytes += shape->family->id_buffers * ftmem__round512(8 * shape->model->position_rows);
     t->batch_bytes = optimizer_rows(shape, shape->b);

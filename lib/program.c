@@ -31,6 +31,14 @@ static void program_select(ftmem__tape *tape, ftmem__var fused, const int64_t pa
     for (i = 0; i < 3; i++) qkv[i].parted = true;
 }
 
+/* modeling_modernbert.py: qkv.unbind(dim=-3); gradients are stacked as they are laid out */
+static void program_unbind(ftmem__tape *tape, ftmem__var fused, const int64_t part[3], ftmem__var qkv[3])
+{
+    int32_t i;
+    ftmem__split(tape, fused, 3, part, qkv);
+    for (i = 0; i < 3; i++) qkv[i].parted = true;
+}
+
 /* modeling_gpt_neox.py: heads come first, then each one's query, key and value are split. */
 static void program_split_heads(ftmem__tape *tape, ftmem__var fused, const int64_t part[3], ftmem__var qkv[3])
 {
@@ -79,6 +87,7 @@ static void program_take_apart(ftmem__low *low, ftmem__var fused, const int64_t 
     switch (kind) {
     case FTMEM__QKV_SLICED: program_slice(low->tape, fused, part, qkv); break;
     case FTMEM__QKV_HEADS: program_split_heads(low->tape, fused, part, qkv); break;
+    case FTMEM__QKV_UNBOUND: program_unbind(low->tape, fused, part, qkv); break;
     case FTMEM__QKV_SELECTED: program_select(low->tape, fused, part, qkv); break;
     case FTMEM__QKV_INDEXED: program_index_heads(low, fused, part, qkv); break;
     default: ftmem__split(low->tape, fused, 3, part, qkv); break;
@@ -320,6 +329,9 @@ static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
     switch (step) {
     case FTMEM__RESIDUAL: program_set(tape, &f->residual, &f->has_residual, ftmem__keep(tape, f->cur)); break;
     case FTMEM__NORM: program_replace(tape, &f->cur, ftmem__low_norm(low, f->cur, shape->h)); break;
+    case FTMEM__NORM_BUT_FIRST:
+        if (!low->first) program_replace(tape, &f->cur, ftmem__low_norm(low, f->cur, shape->h));
+        break;
     case FTMEM__NORM_ASIDE: program_set(tape, &f->branch, &f->has_branch, ftmem__low_norm(low, f->cur, shape->h)); break;
     case FTMEM__ATTENTION: program_replace(tape, &f->cur, program_attention(low, f->cur)); break;
     case FTMEM__ATTENTION_ASIDE: program_set(tape, &f->branch, &f->has_branch, program_attention(low, f->cur)); break;
@@ -434,7 +446,7 @@ ftmem__var ftmem__low_lookup(ftmem__low *low, ftmem__var w, int64_t tokens)
 static void program_positions(ftmem__low *low, ftmem__prologue *p)
 {
     const ftmem__shape *shape = low->shape;
-    int32_t dtype = shape->family->tables == FTMEM__TABLES_FP32 ? FTMEM_FP32 : shape->stream;
+    int32_t dtype = shape->family->tables == FTMEM__TABLES_FP32 ? FTMEM_FP32 : shape->mask;
     bool by_row = shape->model->tower == FTMEM_TOWER_QWEN2_5_VL || shape->model->tower == FTMEM_TOWER_QWEN3_VL; /* positions in time, height and width */
     int64_t n = (by_row ? low->b : 1) * shape->s * shape->rotary;
     if (shape->family->positions <= FTMEM__ROPE_INTERLEAVED) /* modeling_llama.py LlamaModel: position_ids is an argument of every block */
@@ -549,6 +561,7 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     memset(p, 0, sizeof *p);
     low->tape->part = FTMEM__PART_EMBEDDING;
     switch (shape->family->embedding) {
+    case FTMEM__EMBED_NORMED: x = ftmem__low_embed_normed(low); break;
     case FTMEM__EMBED_SEGMENTS: x = ftmem__low_embed_segments(low); break;
     case FTMEM__EMBED_PATCHES: x = ftmem__low_embed_patches(low); break;
     default: x = program_embed_tokens(low, p); break;

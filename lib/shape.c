@@ -68,7 +68,9 @@ static void shape_dtypes(ftmem__shape *shape)
     shape->dtype = (shape->qlora || shape->lora8) && adapter->kbit_fp32 == FTMEM_ON ? FTMEM_FP32 : job->dtype;
     shape->stream = shape->dtype;
     shape->autocast = job->autocast;
-    shape->mask = job->autocast && shape->family->embedding == FTMEM__EMBED_SEGMENTS ? FTMEM_FP32 : shape->stream; /* a norm's output */
+    shape->mask = job->autocast && (shape->family->embedding == FTMEM__EMBED_SEGMENTS || shape->family->embedding == FTMEM__EMBED_NORMED)
+                      ? FTMEM_FP32
+                      : shape->stream; /* a norm's output */
     shape->lora_dtype = adapter->dtype ? adapter->dtype : FTMEM_FP32;
 }
 

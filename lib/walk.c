@@ -30,6 +30,7 @@ static ftmem__low walk_low(ftmem__walk *walk, int32_t stack, const ftmem__kind *
     low.trained = kind ? kind->trained : shape->rest_trained;
     low.adapted = kind && kind->adapted;
     low.kind = kind ? kind->kind : 0;
+    low.first = kind && kind->first;
     return low;
 }
 
@@ -416,7 +417,7 @@ static bool walk_layer(ftmem__walk *walk, int32_t stack, int64_t layer, bool in_
     want.in_grad = in_grad;
     want.in_dtype = in_dtype;
     want.recomputed = walk_recomputed(walk, layer);
-    want.first = shape->sided && layer == 0;
+    want.first = (shape->sided || shape->family->first_plain) && layer == 0;
     want.last = shape->sided && layer == shape->model->layers - 1;
     for (i = 0; i < walk->kinds && !walk_same_kind(&walk->kind[i], &want); i++) continue;
     if (i == FTMEM__MAX_KINDS) return false;

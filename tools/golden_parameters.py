@@ -65,7 +65,8 @@ OTHER_TYPES = (
 # Counted with another head than a causal one: the class that builds it, and what the library calls the task ("": its default).
 OTHER_HEADS = {
     "bert": ("AutoModelForMaskedLM", ""), "roberta": ("AutoModelForMaskedLM", ""), "xlm-roberta": ("AutoModelForMaskedLM", ""),
-    "albert": ("AutoModelForMaskedLM", ""), "distilbert": ("AutoModelForMaskedLM", ""), "vit": ("AutoModelForImageClassification", ""),
+    "albert": ("AutoModelForMaskedLM", ""), "distilbert": ("AutoModelForMaskedLM", ""), "modernbert": ("AutoModelForMaskedLM", ""),
+    "vit": ("AutoModelForImageClassification", ""),
     "llava": ("AutoModelForImageTextToText", ""), "gemma3": ("AutoModelForImageTextToText", ""),
     "mistral3": ("AutoModelForImageTextToText", ""), "qwen2_5_vl": ("AutoModelForImageTextToText", ""),
     "qwen3_vl": ("AutoModelForImageTextToText", ""),
@@ -76,6 +77,7 @@ OTHER_MADE = {
     "xlm-roberta-base": {"model_type": "xlm-roberta", "vocab_size": 250002, "max_position_embeddings": 514, "type_vocab_size": 1, "pad_token_id": 1},
     "distilbert": {"model_type": "distilbert", "pad_token_id": 0},
     "albert-base-v2": {"model_type": "albert", "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
+    "modernbert-base": {"model_type": "modernbert", "classifier_pooling": "mean", "global_attn_every_n_layers": 3, "local_attention": 128},
     "vit-large-patch32-384": {"model_type": "vit", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
                               "intermediate_size": 4096, "image_size": 384, "patch_size": 32, "qkv_bias": False, "num_labels": 1000},
     "mistral3-mistral": {"model_type": "mistral3", "tie_word_embeddings": False,
