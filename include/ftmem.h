@@ -97,6 +97,7 @@ enum {
     FTMEM_GRANITE = 23, FTMEM_STABLELM = 24, FTMEM_COHERE = 25, FTMEM_COHERE2 = 26,
     /* code outside transformers, loaded with trust_remote_code */
     FTMEM_QWEN = 27, FTMEM_BAICHUAN = 28, FTMEM_CHATGLM = 29, FTMEM_INTERNLM2 = 30, FTMEM_ORION = 31, FTMEM_MINICPM = 32,
+    FTMEM_T5 = 60, FTMEM_BART = 61, FTMEM_WHISPER = 62, /* encoder and decoder: two stacks */
     /* encoders and vision */
     FTMEM_BERT = 63, FTMEM_ROBERTA = 64, FTMEM_ALBERT = 65, FTMEM_DEBERTA_V2 = 66, FTMEM_DISTILBERT = 67,
     FTMEM_MODERNBERT = 68, FTMEM_VIT = 69,
@@ -232,7 +233,8 @@ FTMEM_API ftmem_status ftmem_enum_parse(const char *enum_name, const char *text,
 
 #define FTMEM_MAX_LAYERS 512 /* more is FTMEM_E_UNSUPPORTED */
 
-/* One stack of blocks with its embedding and head. Self-contained and copyable: nothing points elsewhere. */
+/* One stack of blocks with its embedding and head, and the encoder before it if it has one. Self-contained and copyable: nothing
+   points elsewhere. */
 typedef struct ftmem_model {
     uint32_t struct_size;
     int32_t family;           /* FTMEM_LLAMA, ...; 0: llama */
@@ -268,6 +270,17 @@ typedef struct ftmem_model {
     int32_t inferred;         /* 1: dimensions were inferred from a parameter count */
     int32_t reserved;
     uint8_t layer_kind[FTMEM_MAX_LAYERS]; /* per layer: 0 full attention, 1 sliding window, 2 full without rotation */
+    /* The stack that runs before the decoder, in families that have one; elsewhere 0. */
+    int64_t encoder_layers;    /* blocks; 0: layers */
+    int64_t encoder_hidden;    /* width of its stream; 0: hidden */
+    int64_t encoder_ffn;       /* width of its MLP; 0: ffn */
+    int64_t encoder_heads;     /* 0: heads */
+    int64_t encoder_positions; /* tokens that its position table has, or that each input makes (Whisper); 0: position_rows */
+    int64_t encoder_channels;  /* of what is fed to a convolution: mel bins (Whisper); 0: the family's */
+    int64_t relative_buckets;  /* rows of a table of relative positions (T5); 0: 32 */
+    double mlp_dropout;        /* between activation and down projection; 0: none */
+    int32_t gated;             /* switch: the MLP has a gate, in families that come in both forms (T5); AUTO: the family's */
+    int32_t reserved2;
     int64_t type_vocab;       /* rows of the table of token types (BERT's segments); 0: none */
     int64_t embedding_width;  /* of the token embedding, where a projection widens it (ALBERT); 0: hidden */
     int64_t image_size;       /* pixels of a square image's side; tokens follow from it; 0: not a vision model */
@@ -391,6 +404,7 @@ typedef struct ftmem_job {
     int32_t transformers_version; /* major x 100 + minor, 524 = 5.24; 0: 524, and listed as assumed */
     int32_t torch_version;        /* major x 100 + minor, 213 = 2.13; 0: 213, and listed as assumed */
     int32_t reserved[2];
+    int64_t encoder_sequence;     /* tokens of the encoder's longest row; 0: what the model fixes, else sequence */
 } ftmem_job;
 
 /* ------------------------------------------------------------------------------------------------- the fields */

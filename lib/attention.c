@@ -167,6 +167,8 @@ typedef struct attention_call {
     int32_t query_dtype; /* before autocast */
     int32_t autocast;    /* eager attention: each matmul casts its operands itself; 0 elsewhere */
     int64_t groups;      /* query heads a key/value head */
+    int64_t keys;        /* tokens that are looked at */
+    ftmem__var named;    /* the additive mask of transformers' frame; store -1: none */
     ftmem__var *locals;  /* names of the attention's forward, alive until it returns */
     int32_t *count;
 } attention_call;
@@ -179,7 +181,7 @@ static bool attention_half(int32_t dtype)
 static int64_t attention_scores(const attention_call *call)
 {
     const ftmem__shape *shape = call->low->shape;
-    return call->low->b * shape->heads * shape->s * shape->s;
+    return call->low->b * shape->heads * shape->s * call->keys;
 }
 
 static double attention_flops(const attention_call *call)
@@ -205,7 +207,7 @@ static ftmem__var attention_additive(attention_call *call, bool aligned)
     ftmem__tape *tape = call->low->tape;
     const ftmem__shape *shape = call->low->shape;
     bool ready = shape->model->alibi == FTMEM_ON;
-    int64_t s = shape->s, rows = call->low->b * s * (ready ? shape->heads : 1);
+    int64_t s = call->keys, rows = call->low->b * shape->s * (ready ? shape->heads : 1);
     int16_t first = ready && shape->stream == call->q.dtype ? -1 : ftmem__alloc(tape, FTMEM__OP_MASK, rows * s, s, call->q.dtype, tape->birth);
     ftmem__var mask = ftmem__constant(rows * s, s, call->q.dtype);
     mask.store = first;
@@ -256,6 +258,31 @@ static ftmem__var attention_flash(attention_call *call)
     return call->q.joined ? attention_transpose(call, out) : out; /* flash's output has the queries' layout */
 }
 
+/* integrations/sdpa_attention.py create_position_bias_mask: masked where a mask says so, or where the future is; then dense
+   rows of 16, seen by every row of the batch. Its name there lives on while the kernel runs. */
+static ftmem__var attention_bias_mask(attention_call *call)
+{
+    ftmem__tape *tape = call->low->tape;
+    const ftmem__shape *shape = call->low->shape;
+    bool causal = !call->mask && shape->causal && !call->low->cross;
+    int64_t s = call->keys, n = shape->heads * shape->s * s * (call->mask ? call->low->b : 1);
+    ftmem__var bias = ftmem__keep(tape, *call->low->bias), future = ftmem__constant(0, 0, FTMEM_BOOL);
+    if (causal) {
+        future.store = ftmem__alloc(tape, FTMEM__OP_MASK, shape->s * s, s, FTMEM_BOOL, tape->birth);
+        future.n = shape->s * s;
+    }
+    if (causal || call->mask) attention_swap(tape, &bias, ftmem__apply(tape, FTMEM__OP_WHERE, &bias, 1, n, s, bias.dtype));
+    if (causal) ftmem__save_var(tape, bias, future);
+    if (!call->low->cross) attention_swap(tape, &bias, ftmem__unary(tape, FTMEM__OP_CLONE, bias)); /* a permuted table becomes dense */
+    ftmem__drop(tape, future);
+    call->named = ftmem__keep(tape, bias);
+    attention_swap(tape, &bias, ftmem__cast(tape, bias, call->q.dtype));
+    if (s % 16) attention_swap(tape, &bias, ftmem__apply(tape, FTMEM__OP_PAD, &bias, 1, n / s * attention_up(s, 16), s, bias.dtype));
+    n = attention_scores(call);
+    if (bias.n < n) attention_swap(tape, &bias, ftmem__apply(tape, FTMEM__OP_EXPAND_VIEW, &bias, 1, n, s, bias.dtype));
+    return bias;
+}
+
 /* Memory-efficient attention: logsumexp over rows padded to 32; backward holds row sums, and for 16-bit inputs an fp32
    dQ accumulator. The additive mask is kept. */
 static ftmem__var attention_efficient(attention_call *call)
@@ -263,16 +290,18 @@ static ftmem__var attention_efficient(attention_call *call)
     const ftmem__shape *shape = call->low->shape;
     ftmem__tape *tape = call->low->tape;
     int64_t heads = call->low->b * shape->heads;
-    ftmem__var in[3], out, mask = { 0 };
+    ftmem__var in[4], out, mask = { 0 };
     ftmem__node *node;
     mask.store = -1;
-    if (call->mask) mask = attention_additive(call, true);
+    if (call->low->bias) mask = attention_bias_mask(call);
+    else if (call->mask) mask = attention_additive(call, true);
     in[0] = call->q;
     in[1] = call->k;
     in[2] = call->v;
-    out = ftmem__apply(tape, FTMEM__OP_EFFICIENT, in, 3, call->q.n, call->q.cols, call->q.dtype);
+    in[3] = mask;
+    out = ftmem__apply(tape, FTMEM__OP_EFFICIENT, in, call->low->bias ? 4 : 3, call->q.n, call->q.cols, call->q.dtype);
     ftmem__save_var(tape, out, out);
-    ftmem__save_var(tape, out, mask);
+    if (!call->low->bias) ftmem__save_var(tape, out, mask);
     ftmem__save_new(tape, out, out.grad || tape->mode == FTMEM__FORGET ? heads * attention_up(shape->s, 32) + 256 : 256, 0, FTMEM_FP32);
     ftmem__drop(tape, mask);
     tape->flops += 2 * attention_flops(call);
@@ -348,7 +377,7 @@ static ftmem__var attention_softmax_own(ftmem__low *low, ftmem__var scores, int3
 static ftmem__var attention_scores_of(attention_call *call, bool single)
 {
     ftmem__tape *tape = call->low->tape;
-    int64_t n = attention_scores(call), s = call->low->shape->s;
+    int64_t n = attention_scores(call), s = call->keys;
     int32_t autocast = call->low->shape->autocast, i;
     ftmem__var wide[2], in[2], raw;
     if (!call->low->shape->family->wide_scores) return attention_matmul(call, call->q, call->k, !call->q.joined, single && !call->k.joined, n, s);
@@ -365,9 +394,8 @@ static ftmem__var attention_eager(attention_call *call)
 {
     ftmem__low *low = call->low;
     ftmem__tape *tape = low->tape;
-    int64_t s = low->shape->s;
     bool single = call->groups == 1;
-    ftmem__var mask = ftmem__constant(low->b * s * s, s, low->shape->mask), raw, scaled, p, out;
+    ftmem__var mask = ftmem__constant(low->b * low->shape->s * call->keys, call->keys, low->shape->mask), raw, scaled, p, out;
     raw = attention_scores_of(call, single);
     scaled = ftmem__unary(tape, FTMEM__OP_SCALE, raw);
     ftmem__drop(tape, raw);
@@ -385,6 +413,27 @@ static ftmem__var attention_eager(attention_call *call)
 static void attention_name(attention_call *call, ftmem__var value)
 {
     call->locals[(*call->count)++] = value;
+}
+
+/* modeling_t5.py, modeling_bart.py eager_attention_forward: one name, attn_weights, for everything from the scores to the dropped weights. */
+static ftmem__var attention_eager_t5(attention_call *call)
+{
+    ftmem__low *low = call->low;
+    ftmem__tape *tape = low->tape;
+    bool single = call->groups == 1;
+    ftmem__var mask = ftmem__constant(low->b * low->shape->s * call->keys, call->keys, low->shape->stream), w = attention_scores_of(call, single), wide, out;
+    attention_swap(tape, &w, ftmem__unary(tape, FTMEM__OP_SCALE, w));
+    if (low->bias) attention_swap(tape, &w, ftmem__binary(tape, FTMEM__OP_ADD, w, *low->bias));
+    if (call->mask) attention_swap(tape, &w, ftmem__binary(tape, FTMEM__OP_ADD, w, mask));
+    wide = ftmem__cast(tape, w, low->shape->autocast ? FTMEM_FP32 : w.dtype);
+    attention_swap(tape, &wide, ftmem__unary(tape, FTMEM__OP_SOFTMAX, wide));
+    attention_swap(tape, &w, wide);
+    w = ftmem__low_dropout(low, w, low->shape->model->attention_dropout);
+    out = attention_matmul(call, w, call->v, false, single && !call->v.joined, call->q.n, low->shape->d);
+    if (low->has_weights) attention_name(call, low->weights); /* T5Block: `_` is bound anew when this returns */
+    low->weights = w;
+    low->has_weights = true;
+    return attention_transpose(call, out);
 }
 
 /* weights x V, and the weights handed on; takes over them. */
@@ -467,6 +516,7 @@ static ftmem__var attention_eager_of(attention_call *call)
     case FTMEM__EAGER_FALCON: return attention_eager_falcon(call);
     case FTMEM__EAGER_MPT: return attention_eager_mpt(call);
     case FTMEM__EAGER_BLOOM: return attention_eager_bloom(call);
+    case FTMEM__EAGER_T5: return attention_eager_t5(call);
     default: return attention_eager(call);
     }
 }
@@ -482,16 +532,16 @@ static ftmem__var attention_math(attention_call *call)
 {
     ftmem__low *low = call->low;
     ftmem__tape *tape = low->tape;
-    int64_t n = attention_scores(call), s = low->shape->s;
+    int64_t n = attention_scores(call), s = call->keys, area = low->shape->s * s;
     int32_t dtype = call->q.dtype;
     ftmem__var mask, q, k, scores, sum, p, out, cast;
     attention_swap(tape, &call->q, ftmem__cast(tape, call->q, FTMEM_FP32));
     attention_swap(tape, &call->k, ftmem__cast(tape, call->k, FTMEM_FP32));
     attention_swap(tape, &call->v, ftmem__cast(tape, call->v, FTMEM_FP32));
     q = ftmem__unary(tape, FTMEM__OP_SCALE, call->q);
-    mask = ftmem__constant(s * s, s, FTMEM_FP32);
+    mask = ftmem__constant(area, s, FTMEM_FP32);
     if (call->mask) mask = attention_additive(call, false);
-    else mask.store = ftmem__alloc(tape, FTMEM__OP_MASK, s * s, s, FTMEM_FP32, tape->birth);
+    else if (low->shape->causal && !low->cross) mask.store = ftmem__alloc(tape, FTMEM__OP_MASK, area, s, FTMEM_FP32, tape->birth);
     attention_repeat(call, false);
     k = ftmem__unary(tape, FTMEM__OP_SCALE, call->k);
     scores = attention_matmul(call, q, k, true, call->groups == 1, n, s);
@@ -515,13 +565,19 @@ static int32_t attention_kernel(const attention_call *call, int32_t dtype)
 {
     const ftmem__shape *shape = call->low->shape;
     const ftmem_job *job = shape->job;
-    bool grouped = call->groups > 1 && !call->mask && job->repeat_kv != FTMEM_ON;
+    bool grouped = call->groups > 1 && !call->mask && job->repeat_kv != FTMEM_ON, mask = call->mask || shape->family->positions == FTMEM__RELATIVE;
     if (job->attention == FTMEM_EAGER || ftmem__low_own_eager(call->low)) return FTMEM_KERNEL_EAGER;
     if (job->attention == FTMEM_FLASH2) return FTMEM_KERNEL_FLASH;
     if (job->attention == FTMEM_SDPA_MATH) return FTMEM_KERNEL_MATH;
-    if (attention_half(dtype) && !call->mask && job->gpu.sm_arch >= 80 && shape->d <= 256) return FTMEM_KERNEL_FLASH;
+    if (attention_half(dtype) && !mask && job->gpu.sm_arch >= 80 && shape->d <= 256) return FTMEM_KERNEL_FLASH;
     if (!grouped && (dtype != FTMEM_BF16 || job->gpu.sm_arch >= 80)) return FTMEM_KERNEL_EFFICIENT;
     return FTMEM_KERNEL_MATH;
+}
+
+static bool attention_masked(const ftmem__low *low)
+{
+    if (low->cross) return low->shape->mask_cross;
+    return low->kind == 1 ? low->shape->mask_sliding : low->shape->mask_full;
 }
 
 int32_t ftmem__low_kernel(const ftmem__low *low, int32_t dtype)
@@ -529,7 +585,7 @@ int32_t ftmem__low_kernel(const ftmem__low *low, int32_t dtype)
     attention_call call = { 0 };
     call.low = (ftmem__low *)(uintptr_t)low;
     call.groups = low->shape->heads / low->shape->kv_heads;
-    call.mask = low->kind == 1 ? low->shape->mask_sliding : low->shape->mask_full;
+    call.mask = attention_masked(low);
     return attention_kernel(&call, low->shape->autocast ? low->shape->autocast : dtype);
 }
 
@@ -554,8 +610,10 @@ ftmem__var ftmem__low_attend(ftmem__low *low, const ftmem__var qkv[3], ftmem__va
     call.low = low;
     call.locals = locals;
     call.count = count;
-    call.groups = qkv[0].n / qkv[1].n;
-    call.mask = low->kind == 1 ? low->shape->mask_sliding : low->shape->mask_full;
+    call.groups = low->cross ? low->shape->heads / low->shape->kv_heads : qkv[0].n / qkv[1].n;
+    call.keys = low->cross ? qkv[1].n / (low->b * low->shape->kv) : low->shape->s;
+    call.mask = attention_masked(low);
+    call.named.store = -1;
     call.q = ftmem__keep(tape, qkv[0]);
     call.k = ftmem__keep(tape, qkv[1]);
     call.v = ftmem__keep(tape, qkv[2]);
@@ -572,6 +630,7 @@ ftmem__var ftmem__low_attend(ftmem__low *low, const ftmem__var qkv[3], ftmem__va
     case FTMEM_KERNEL_EAGER: out = attention_eager_of(&call); break;
     default: out = attention_math(&call); break;
     }
+    ftmem__drop(tape, call.named);
     ftmem__drop(tape, call.q);
     ftmem__drop(tape, call.k);
     ftmem__drop(tape, call.v);

@@ -59,6 +59,7 @@ typedef enum config_read {
     CONFIG_FFN_OR_NULL,
     CONFIG_FFN_BOTH, /* gate and up together */
     CONFIG_LAYERS,
+    CONFIG_LAYERS_OR_NULL,
     CONFIG_HEADS,
     CONFIG_HEADS_OR_NULL,
     CONFIG_WIDTH_OR_NULL,
@@ -82,8 +83,9 @@ static const struct {
 } config_limits[] = {
     [CONFIG_WIDTH] = { 1 << 24, false },           [CONFIG_FFN] = { 1 << 26, false },
     [CONFIG_FFN_OR_NULL] = { 1 << 26, true },      [CONFIG_FFN_BOTH] = { 1 << 27, false },
-    [CONFIG_LAYERS] = { FTMEM_MAX_LAYERS, false }, [CONFIG_HEADS] = { 1 << 16, false },
-    [CONFIG_HEADS_OR_NULL] = { 1 << 16, true },    [CONFIG_WIDTH_OR_NULL] = { 1 << 24, true },
+    [CONFIG_LAYERS] = { FTMEM_MAX_LAYERS, false }, [CONFIG_LAYERS_OR_NULL] = { FTMEM_MAX_LAYERS, true },
+    [CONFIG_HEADS] = { 1 << 16, false },           [CONFIG_HEADS_OR_NULL] = { 1 << 16, true },
+    [CONFIG_WIDTH_OR_NULL] = { 1 << 24, true },
     [CONFIG_VOCAB] = { 1 << 30, false },           [CONFIG_POSITIONS] = { INT64_C(1) << 40, false },
 };
 
@@ -504,6 +506,17 @@ static void config_pooling(const config_source *c, ftmem_model *model)
     model->mean_pooling = given && given->type == FTMEM_ENTRY_TEXT && strcmp(given->text, "mean") == 0 ? FTMEM_ON : FTMEM_OFF;
 }
 
+/* "gated-gelu", "relu": the form of the MLP and its activation (configuration_t5.py). */
+static ftmem_status config_t5_mlp(const config_source *c, ftmem_model *model)
+{
+    ftmem_entry e = config_lookup(c, "feed_forward_proj");
+    bool text = e.type == FTMEM_ENTRY_TEXT && e.text, gated = text && strncmp(e.text, "gated-", 6) == 0;
+    if (!text) return config_fail(c, FTMEM_E_TYPE, &e, "it must be the name of an activation, after gated- or not");
+    model->gated = gated ? FTMEM_ON : FTMEM_OFF;
+    if (gated) e.text = strcmp(e.text, "gated-gelu") == 0 ? "gelu_new" : e.text + 6;
+    return config_activation(c, &e, &model->activation);
+}
+
 static ftmem_status config_blocks(const config_source *c, ftmem_model *model)
 {
     int32_t family = c->cls->family;
@@ -513,6 +526,10 @@ static ftmem_status config_blocks(const config_source *c, ftmem_model *model)
         model->position_rows = model->max_positions;
         model->max_positions -= 2;
     }
+    if (model->layers == 0) model->layers = model->encoder_layers;
+    if (family == FTMEM_T5) return config_t5_mlp(c, model);
+    if (family == FTMEM_BART) model->position_rows = model->max_positions + 2; /* modeling_bart.py BartLearnedPositionalEmbedding counts from 2 */
+    if (family == FTMEM_WHISPER) model->position_rows = model->max_positions;
     if (family == FTMEM_OPT || family == FTMEM_GPT2 || family == FTMEM_GPT_BIGCODE)
         model->position_rows = model->max_positions + (family == FTMEM_OPT ? 2 : 0); /* OPT counts from 2 */
     if (family == FTMEM_GPT_NEOX) model->two_norms = model->parallel;

@@ -73,14 +73,44 @@ STEPS(families_head_first, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN);
 #define LLAMA_PARTS .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .o_bias = OFF, .mlp_bias = OFF, \
     .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
 #define GPT_LIKE .block = families_gpt2, .dropout_inside = true, GPT_PARTS
-#define ENCODER .norm = FTMEM__LAYER, .positions = FTMEM__LEARNED, .mlp = FTMEM__PLAIN, .activation = FTMEM_GELU, .bidirectional = true, .mask_by_place = true, .qkv_bias = ON, .o_bias = ON, \
+#define ENCODER .norm = FTMEM__LAYER, .positions = FTMEM__LEARNED, .mlp = FTMEM__PLAIN, .activation = FTMEM_GELU, .bidirectional = true, .positional_masks = true, .qkv_bias = ON, .o_bias = ON, \
     .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF
 #define BERT_LIKE ENCODER, .embedding = FTMEM__EMBED_SEGMENTS, .task = FTMEM_TASK_MASKED_LM, .no_final_norm = true, .softmax_uncast = true, \
     .softmax_own_dtype = true, .plain_loss = true, .tied = ON, .head_bias = ON
 #define GPT_PARTS .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .tied = ON, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, \
     .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
 
+/* modeling_t5.py T5LayerSelfAttention, T5LayerCrossAttention, T5LayerFF: a sublayer's values are names to its end */
+#define T5_ATTENTION FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, FTMEM__DROPOUT_ADD_BRANCH, FTMEM__CLAMP
+#define T5_FF FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP, FTMEM__DROPOUT_ADD, FTMEM__CLAMP
+STEPS(families_t5_encoder, T5_ATTENTION, T5_FF);
+STEPS(families_t5_decoder, T5_ATTENTION, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__CROSS_ATTENTION_ASIDE, FTMEM__DROPOUT_ADD_BRANCH, FTMEM__CLAMP, T5_FF);
+#define T5_PARTS .model_type = "t5", .norm = FTMEM__RMS_T5, .positions = FTMEM__RELATIVE, .eager = FTMEM__EAGER_T5, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, \
+    .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .embed_named = true, .end_dropout = true, .positional_masks = true, \
+    .down_never_quantized = true, .scale_before_head = true, .loss_own_dtype = true, .default_targets = R(Q) | R(V)
+#define T5_PLAIN T5_PARTS, .mlp = FTMEM__PLAIN_NAMED, .activation = FTMEM_RELU, \
+    .modules = {"q", "k", "v", NULL, "o", NULL, "wi", NULL, "wo", "shared", "lm_head", NULL, "relative_attention_bias"}
+#define T5_GATED T5_PARTS, .mlp = FTMEM__GATED_T5, .activation = FTMEM_GELU_NEW, \
+    .modules = {"q", "k", "v", NULL, "o", "wi_0", "wi_1", NULL, "wo", "shared", "lm_head", NULL, "relative_attention_bias"}
+static const ftmem__family families_t5_plain_encoder = {.block = families_t5_encoder, T5_PLAIN};
+static const ftmem__family families_t5_gated_encoder = {.block = families_t5_encoder, T5_GATED};
+static const ftmem__family families_t5_gated = {.block = families_t5_decoder, .encoder = &families_t5_gated_encoder, .keeps_cache = true, T5_GATED};
+
+/* modeling_bart.py BartEncoderLayer, BartDecoderLayer: a norm after each sum; residual is a name to the end */
+#define BART_END FTMEM__DROPOUT, FTMEM__ADD_NAMED, FTMEM__NORM
+#define BART_ATTENTION FTMEM__RESIDUAL, FTMEM__ATTENTION, BART_END
+#define BART_FF FTMEM__RESIDUAL, FTMEM__MLP_INLINE, BART_END
+STEPS(families_bart_encoder, BART_ATTENTION, BART_FF);
+STEPS(families_bart_decoder, BART_ATTENTION, FTMEM__RESIDUAL, FTMEM__CROSS_ATTENTION, BART_END, BART_FF);
+#define BART_PARTS .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .positions = FTMEM__LEARNED, .eager = FTMEM__EAGER_T5, .activation = FTMEM_GELU, .tied = ON, \
+    .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .loss_own_dtype = true, \
+    .default_targets = R(Q) | R(V), .modules = {"q_proj", "k_proj", "v_proj", NULL, "out_proj", NULL, "fc1", NULL, "fc2", "shared", "lm_head", NULL, "embed_positions"}
+#define BART .model_type = "bart", BART_PARTS, .embed_norm_last = true, .no_final_norm = true, .embed_scale = true
+static const ftmem__family families_bart_source = {.block = families_bart_encoder, .positions_by_row = true, .positional_masks = true, BART};
+
 static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
+    [FTMEM_BART] = {.block = families_bart_decoder, .encoder = &families_bart_source, .logits_buffer = true, BART},
+    [FTMEM_T5] = {.block = families_t5_decoder, .encoder = &families_t5_plain_encoder, .gated_form = &families_t5_gated, .keeps_cache = true, T5_PLAIN},
     [FTMEM_LLAMA] = {.model_type = "llama", LLAMA_LIKE},
     [FTMEM_MISTRAL] = {.model_type = "mistral", LLAMA_LIKE},
     [FTMEM_QWEN2] = {.model_type = "qwen2", .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = ON, .o_bias = OFF, .mlp_bias = OFF,
@@ -201,7 +231,8 @@ static bool families_modelled(const ftmem_model *model)
 
 const ftmem__family *ftmem__family_of(const ftmem_model *model)
 {
-    return &families_rows[families_modelled(model) ? model->family : FTMEM_LLAMA];
+    const ftmem__family *row = &families_rows[families_modelled(model) ? model->family : FTMEM_LLAMA];
+    return row->gated_form && model->gated == FTMEM_ON ? row->gated_form : row;
 }
 
 static void families_int(int64_t *member, int64_t value)
@@ -248,6 +279,25 @@ void ftmem__model_defaults(ftmem_model *model)
     if (row->embedding == FTMEM__EMBED_PATCHES || model->tower) families_int(&model->channels, 3);
     families_int(&model->position_rows, row->embedding == FTMEM__EMBED_PATCHES ? ftmem__image_tokens(model) : 0);
     families_int(&model->position_rows, row->positions == FTMEM__LEARNED ? model->max_positions : 0);
+    if (row->positions == FTMEM__RELATIVE) families_int(&model->relative_buckets, 32);
+    if (!row->encoder) return;
+    families_int(&model->encoder_layers, model->layers);
+    families_int(&model->encoder_hidden, model->hidden);
+    families_int(&model->encoder_ffn, model->ffn);
+    families_int(&model->encoder_heads, model->heads);
+    families_int(&model->encoder_positions, model->position_rows);
+}
+
+void ftmem__model_encoder(const ftmem_model *model, ftmem_model *encoder)
+{
+    *encoder = *model;
+    encoder->layers = model->encoder_layers;
+    encoder->hidden = model->encoder_hidden;
+    encoder->ffn = model->encoder_ffn;
+    encoder->heads = encoder->kv_heads = model->encoder_heads;
+    encoder->head_dim = model->encoder_heads == model->heads ? model->head_dim : model->encoder_hidden / model->encoder_heads;
+    encoder->position_rows = model->encoder_positions;
+    memset(encoder->layer_kind, 0, sizeof encoder->layer_kind);
 }
 
 static ftmem_status families_required(const ftmem_model *model, ftmem_error *error)

@@ -44,16 +44,28 @@ enum {
     FTMEM__TANH,
     FTMEM__RELU,
     FTMEM__ACT, /* the model's activation */
-    FTMEM__HEAD_DROPOUT
+    FTMEM__HEAD_DROPOUT,
+    FTMEM__CROSS_ATTENTION,       /* cur = attention(cur) to what the stack before has made */
+    FTMEM__CROSS_ATTENTION_ASIDE, /* branch = the same */
+    FTMEM__DROPOUT_ADD,           /* cur = residual + dropout(cur); cur has a name until then */
+    FTMEM__DROPOUT_ADD_BRANCH,    /* cur = residual + dropout(branch); cur and branch have names until then */
+    FTMEM__CLAMP,                 /* cur = clamp(cur), in fp16 */
+    FTMEM__ADD_NAMED              /* cur = residual + cur; residual keeps its name until it is bound anew */
 };
 
-enum { FTMEM__RMS, FTMEM__RMS_PLUS_ONE, FTMEM__RMS_FP32_WEIGHT, FTMEM__LAYER, FTMEM__LAYER_NO_PARAMETERS, FTMEM__LAYER_FP32 }; /* norm kinds */
-enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI };                                                   /* positions */
-enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN };                                                                       /* MLP kinds */
+enum { FTMEM__RMS, FTMEM__RMS_PLUS_ONE, FTMEM__RMS_FP32_WEIGHT, FTMEM__LAYER, FTMEM__LAYER_NO_PARAMETERS, FTMEM__LAYER_FP32, FTMEM__RMS_T5 }; /* norm kinds */
+enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI, FTMEM__RELATIVE };                                                 /* positions */
+enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN, FTMEM__GATED_T5, FTMEM__PLAIN_NAMED };                                                 /* MLP kinds */
 /* FUSED: split in one; SLICED: three slices of one projection; HEADS: each head's three parts, split in one; SELECTED: each
    head's three parts, selected one by one; INDEXED: modeling_falcon.py FalconAttention._split_heads. */
 enum { FTMEM__QKV_SEPARATE, FTMEM__QKV_FUSED, FTMEM__QKV_SLICED, FTMEM__QKV_HEADS, FTMEM__QKV_SELECTED, FTMEM__QKV_INDEXED, FTMEM__QKV_UNBOUND };
-enum { FTMEM__EAGER_SHARED, FTMEM__EAGER_FALCON, FTMEM__EAGER_MPT, FTMEM__EAGER_BLOOM }; /* eager attention: transformers' usual one, or the model's own */
+enum {
+    FTMEM__EAGER_SHARED,
+    FTMEM__EAGER_FALCON,
+    FTMEM__EAGER_MPT,
+    FTMEM__EAGER_BLOOM,
+    FTMEM__EAGER_T5
+}; /* eager attention: transformers' usual one, or the model's own */
 /* Rotation: the whole head; a slice of it, joined with the rest in apply_rotary_pos_emb, or in the attention's own frame; PAIRS: the
    latter over neighbours, before heads come first, with tables widened in each call. */
 enum { FTMEM__TURN_WHOLE, FTMEM__TURN_JOINED, FTMEM__TURN_APART, FTMEM__TURN_PAIRS, FTMEM__TURN_JOINED_LATE };
@@ -68,6 +80,8 @@ enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS };            
 
 typedef struct ftmem__family {
     const char *model_type;
+    const struct ftmem__family *encoder;                    /* the stack before this one; NULL: none */
+    const struct ftmem__family *gated_form;                 /* the same with a gated MLP, where models come in both forms */
     const uint8_t *block, *parallel_block, *two_norm_block; /* FTMEM__END-terminated */
     const uint8_t *head[FTMEM_TASK_END];                    /* by task: steps before the last linear; NULL: a decoder's, or none */
     uint8_t norm, positions, mlp, qkv, qk_norm_kind, activation, turn, tables, eager, embedding;
@@ -95,7 +109,6 @@ typedef struct ftmem__family {
     bool bidirectional;                  /* no causal mask; none at all unless rows are padded */
     bool no_final_norm;                  /* the last block's output is the base model's */
     bool softmax_uncast;                 /* its result goes into the matmul as it is */
-    bool mask_by_place;                  /* a block's mask is no keyword: checkpoints save it, and let it go in backward */
     bool norm_inside;                    /* attention's own forward adds the residual and normalises (modeling_albert.py AlbertAttention) */
     bool shared_blocks;                  /* all blocks are one module */
     bool head_unquantized;               /* the head's name is one that transformers does not quantise (lm_head) */
@@ -107,13 +120,24 @@ typedef struct ftmem__family {
     bool scale_before_head;              /* the head's input is scaled, where `scaled`, not the logits (MiniCPM) */
     bool normed_head;                    /* training multiplies by normalize(head.weight) (Baichuan 2 NormHead) */
     bool remote_code;                    /* not in transformers: the model's repository brings the code */
+    bool embed_named;                    /* the embedding keeps its name beside its dropout (modeling_t5.py T5Stack) */
+    bool positional_masks;               /* blocks take their masks as positional arguments, which a reentrant checkpoint lets go (modeling_t5.py) */
+    bool embed_norm_last;                /* after the positions were added (modeling_bart.py) */
+    bool logits_buffer;                  /* a buffer is added to the logits (modeling_bart.py final_logits_bias) */
+    bool k_unbiased;                     /* keys have no bias (modeling_whisper.py) */
+    bool end_dropout;                    /* after the final norm (modeling_t5.py T5Stack) */
+    bool keeps_cache;                    /* keys and values go through a cache in training too: model.config.use_cache does not reach the
+                                            decoder's own config (modeling_t5.py T5Stack) */
+    bool loss_own_dtype;                 /* the loss takes the logits as they are, unshifted (modeling_t5.py T5ForConditionalGeneration) */
+    bool down_never_quantized;           /* _keep_in_fp32_modules has the down projection (modeling_t5.py) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */
 } ftmem__family;
 
-const ftmem__family *ftmem__family_of(const ftmem_model *model); /* model->family 0: llama */
-int64_t ftmem__image_tokens(const ftmem_model *model);           /* of an image: patches and the class token */
-void ftmem__model_defaults(ftmem_model *model);                  /* fills what is 0 */
+const ftmem__family *ftmem__family_of(const ftmem_model *model);           /* model->family 0: llama */
+int64_t ftmem__image_tokens(const ftmem_model *model);                     /* of an image: patches and the class token */
+void ftmem__model_defaults(ftmem_model *model);                            /* fills what is 0 */
+void ftmem__model_encoder(const ftmem_model *model, ftmem_model *encoder); /* the stack before it, as a model of its own */
 ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error);
 
 #endif

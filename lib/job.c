@@ -174,6 +174,7 @@ static void job_fill_batch(ftmem__case *c)
 {
     int32_t task = ftmem__family_of(&c->model)->task ? ftmem__family_of(&c->model)->task : FTMEM_TASK_CAUSAL_LM;
     JOB_ASSUME(job, sequence, job_default_sequence(&c->model))
+    if (ftmem__family_of(&c->model)->encoder) JOB_DEFAULT(job, encoder_sequence, c->job.sequence)
     JOB_ASSUME(job, micro_batch, 1)
     JOB_DEFAULT(job, accumulation, 1)
     JOB_DEFAULT(job, mask, FTMEM_MASK_NONE)
@@ -443,11 +444,31 @@ static ftmem_status job_check_gpu(const ftmem__case *c, ftmem_error *error)
     return FTMEM_OK;
 }
 
+/* What stands for one thing in a decoder and for two in a model of two stacks. */
+static ftmem_status job_check_stacks(const ftmem__case *c, ftmem_error *error)
+{
+    static const int32_t depths = FTMEM_PART_FIRST_LAYERS | FTMEM_PART_LAST_LAYERS;
+    const char *field = NULL;
+    if (!ftmem__family_of(&c->model)->encoder) {
+        if (c->job.encoder_sequence == 0) return FTMEM_OK;
+        return job_conflict_int("job.encoder_sequence", c->job.encoder_sequence, ", but the model has no encoder", error);
+    }
+    if (c->job.freeze & depths) field = "job.freeze";
+    else if (c->adapter.layers_first || c->adapter.layers_last) field = "adapter.layers_first";
+    else if (c->adapter.modules_to_save) field = "adapter.modules_to_save";
+    else if (c->job.loss == FTMEM_LOSS_FUSED || c->job.loss == FTMEM_LOSS_CHUNKED) field = "job.loss";
+    else if (c->job.task == FTMEM_TASK_CLASSIFY) field = "job.task";
+    else if (c->job.recompute_every > 1) field = "job.recompute_every";
+    else if (ftmem__family_of(&c->model)->positions == FTMEM__RELATIVE && c->job.attention >= FTMEM_FLASH2) field = "job.attention";
+    if (!field) return FTMEM_OK;
+    return ftmem__fail(error, FTMEM_E_UNSUPPORTED, field, "", "This setting is not modelled for a model with an encoder and a decoder.");
+}
+
 static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
 {
     static ftmem_status (*const checks[])(const ftmem__case *, ftmem_error *) = {
-        job_check_no_adapter, job_check_quantisation, job_check_targets, job_check_adapter_layers, job_check_freeze,   job_check_freeze_layers,
-        job_check_task,       job_check_precision,    job_check_loss,    job_check_idle,           job_check_sequence, job_check_gpu,
+        job_check_no_adapter, job_check_quantisation, job_check_targets, job_check_adapter_layers, job_check_freeze,   job_check_freeze_layers, job_check_task,
+        job_check_precision,  job_check_loss,         job_check_idle,    job_check_sequence,       job_check_gpu,      job_check_stacks,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);
@@ -464,6 +485,7 @@ ftmem_status ftmem__case_load(const ftmem_job *job, ftmem__case *out, ftmem_erro
     ftmem__model_defaults(&out->model);
     status = ftmem__model_check(&out->model, error);
     if (status != FTMEM_OK) return status;
+    if (ftmem__family_of(&out->model)->encoder) ftmem__model_encoder(&out->model, &out->encoder);
     job_fill(out);
     return job_check(out, error);
 }

@@ -6,6 +6,7 @@
 
 typedef struct ftmem__case {
     ftmem_model model;
+    ftmem_model encoder;   /* the stack before it as a model of its own, where the family has one */
     ftmem_adapter adapter; /* kind none, and the rest 0, when the job has none */
     ftmem_job job;         /* its pointers lead to the two above: load again after copying */
     ftmem_note notes[FTMEM_NOTE_CAPACITY];

@@ -146,15 +146,17 @@ static ftmem__var linear_apart(ftmem__low *low, ftmem__var x, ftmem__var w, cons
     return sum;
 }
 
-static bool linear_quantizes(const ftmem__low *low)
+static bool linear_is_quantized(const ftmem__low *low, int32_t role)
 {
-    return (low->shape->qlora || low->shape->lora8) && !low->shape->family->never_quantized && !low->unquantized;
+    const ftmem__family *family = low->shape->family;
+    if (family->never_quantized || low->unquantized || (role == FTMEM_ROLE_DOWN && family->down_never_quantized)) return false;
+    return (low->shape->qlora || low->shape->lora8) && (FTMEM_ROLES_ALL_LINEAR >> role & 1u);
 }
 
 static ftmem__var linear_base(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias)
 {
     const ftmem__shape *shape = low->shape;
-    bool quantized = linear_quantizes(low) && (FTMEM_ROLES_ALL_LINEAR >> role & 1u);
+    bool quantized = linear_is_quantized(low, role);
     ftmem__var w, b;
     if (quantized) linear_quantized(low, role, x.cols, out);
     else w = linear_parameter(low, role, x.cols * out, out, shape->dtype, low->trained, true);
@@ -170,7 +172,7 @@ static ftmem__var linear_lora(ftmem__low *low, int32_t role, ftmem__var x, ftmem
 {
     const ftmem__shape *shape = low->shape;
     ftmem__tape *tape = low->tape;
-    bool quantized = linear_quantizes(low);
+    bool quantized = linear_is_quantized(low, role);
     int64_t r = shape->adapter->rank;
     int32_t result_dtype = base.dtype;
     ftmem__var a = linear_parameter(low, role, r * x.cols, r, shape->lora_dtype, true, false);
@@ -208,7 +210,7 @@ ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_
 {
     ftmem__var base = linear_base(low, role, x, out, bias);
     if (!low->adapted || !(low->shape->adapter->targets >> role & 1u)) return base;
-    if (low->shape->qlora && linear_quantizes(low)) { /* bnb.py clones the 4-bit result defensively */
+    if (low->shape->qlora && linear_is_quantized(low, role)) { /* bnb.py clones the 4-bit result defensively */
         ftmem__var copy = ftmem__unary(low->tape, FTMEM__OP_CLONE, base);
         ftmem__drop(low->tape, base);
         base = copy;

@@ -75,6 +75,11 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
         ftmem__drop(tape, y);
         y = t;
     }
+    if (shape->family->logits_buffer) {
+        t = ftmem__binary(tape, FTMEM__OP_ADD, y, ftmem__constant(out, out, shape->compute)); /* k-bit preparation widens parameters alone */
+        ftmem__drop(tape, y);
+        y = t;
+    }
     return !words || shape->model->logit_softcap <= 0 ? y : ftmem__low_softcap(low, y);
 }
 
@@ -136,6 +141,7 @@ ftmem__var ftmem__low_loss(ftmem__low *low, ftmem__var logits)
     const ftmem__family *family = low->shape->family;
     int32_t task = low->shape->job->task;
     low->tape->part = FTMEM__PART_LOSS;
+    if (task == FTMEM_TASK_CAUSAL_LM && low->shape->crossed) return loss_cross_entropy(low, logits, !family->loss_own_dtype); /* labels of a decoder come shifted */
     if (task == FTMEM_TASK_CAUSAL_LM) return loss_causal(low, logits);
     if (task == FTMEM_TASK_MASKED_LM || task == FTMEM_TASK_TOKEN_CLASSIFY) return loss_cross_entropy(low, logits, !family->plain_loss);
     return family->head[task] ? loss_rows(low, logits) : loss_last_token(low, logits);

@@ -75,7 +75,9 @@ typedef struct ftmem__shape {
     bool require_input_grad;                                 /* enable_input_require_grads: the embedding's output requires a gradient */
     bool has_sliding, has_full;                              /* some block has this kind */
     int64_t eval_b;                                          /* rows of an evaluation pass */
+    bool mask_cross;                                         /* and for cross-attention */
     bool sided;                                              /* blocks share sides, so the first and the last are kinds of their own */
+    bool causal;                                             /* blocks of a decoder */
     bool crossed;                                            /* blocks attend to the stack before this one */
 } ftmem__shape;
 
@@ -100,6 +102,8 @@ typedef struct ftmem__low {
     bool unquantized;       /* bitsandbytes is told to leave this part alone */
     uint8_t kind;           /* of the block: 0 full, 1 sliding, 2 without rotation */
     const ftmem__var *join; /* residual that attention or MLP add in their own forward, or NULL */
+    bool cross;             /* attention looks at the stack before */
+    const ftmem__var *bias; /* of positions, which it adds to its scores, or NULL */
     uint8_t given, made;    /* sides that are there already, and those that this segment has made */
     ftmem__var *side;       /* FTMEM__SIDES of them, which the walk owns */
     bool has_weights;
@@ -119,8 +123,15 @@ typedef struct ftmem__prologue {
     bool has_tables;
 } ftmem__prologue;
 
-int32_t ftmem__shape_pixels(const ftmem__shape *shape); /* dtype of the pixels of the batch */
-ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error);
+/* The loop holds what the model returns to the end of the step. */
+static inline bool ftmem__holds_outputs(const ftmem_job *job)
+{
+    return job->loss == FTMEM_LOSS_HELD || job->loss == FTMEM_LOSS_LOOP;
+}
+
+int32_t ftmem__shape_pixels(const ftmem__shape *shape);                                           /* dtype of the pixels of the batch */
+ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error);    /* of the last stack */
+ftmem_status ftmem__shape_encoder(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error); /* of the one before, where there is one */
 
 /* dropout.c */
 ftmem__var ftmem__low_dropout(ftmem__low *low, ftmem__var x, double p); /* takes over x */

@@ -4,7 +4,7 @@
 static void memory_stacks(ftmem__walk *walk)
 {
     int32_t i;
-    walk->stacks = 1;
+    walk->stacks = walk->shape.crossed ? 2 : 1;
     for (i = 0; i < walk->stacks; i++) {
         ftmem__stack *stack = &walk->stack[i];
         memset(&stack->embed, 0, sizeof stack->embed);
@@ -22,6 +22,7 @@ static ftmem_status memory_walk(const ftmem__case *c, ftmem__walk *walk, ftmem_e
     walk->kinds = 0;
     walk->exhausted = false;
     status = ftmem__shape_fill(&walk->shape, c, error);
+    if (status == FTMEM_OK && walk->shape.crossed) status = ftmem__shape_encoder(&walk->earlier, c, error);
     if (status != FTMEM_OK) return status;
     memory_stacks(walk);
     return ftmem__walk_segments(walk, error);
@@ -117,6 +118,7 @@ static void memory_parameters(const ftmem__walk *walk, ftmem_parameters *out)
 {
     ftmem__totals t;
     int32_t i;
+    int32_t block = ftmem__walk_last(walk)->of_layer[0];
     ftmem__totals_fill(&t, walk);
     out->total = t.parameters;
     out->trainable = t.trainable;
@@ -126,7 +128,7 @@ static void memory_parameters(const ftmem__walk *walk, ftmem_parameters *out)
         if (!p->base) continue;
         if (p->role == FTMEM_ROLE_EMBED) out->embedding += p->n;
         if (p->role == FTMEM_ROLE_HEAD) out->head += p->n;
-        if (p->segment == 0) out->block += p->n;
+        if (p->segment == block) out->block += p->n;
     }
 }
 

@@ -108,6 +108,40 @@ static ftmem__var mlp_gated_fused(ftmem__low *low, ftmem__var x, bool bias)
     return y;
 }
 
+/* The down projection over x dropped out, in the weight's dtype; takes over x (modeling_t5.py T5DenseGatedActDense). */
+static ftmem__var mlp_down_t5(ftmem__low *low, ftmem__var x, bool bias)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var dropped = ftmem__low_dropout(low, x, low->shape->model->mlp_dropout), cast = dropped, y;
+    if (low->shape->family->down_never_quantized) {
+        cast = ftmem__cast(tape, dropped, low->shape->dtype);
+        ftmem__drop(tape, dropped);
+    }
+    y = ftmem__low_linear(low, FTMEM_ROLE_DOWN, cast, low->shape->h, bias);
+    ftmem__drop(tape, cast);
+    return y;
+}
+
+/* modeling_t5.py T5DenseGatedActDense: hidden_gelu and hidden_linear are names. */
+static ftmem__var mlp_gated_t5(ftmem__low *low, ftmem__var x, bool bias)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t f = low->shape->f;
+    ftmem__var act = ftmem__low_activation(low, ftmem__low_linear(low, FTMEM_ROLE_GATE, x, f, bias)), up, y;
+    up = ftmem__low_linear(low, FTMEM_ROLE_UP, x, f, bias);
+    y = mlp_down_t5(low, ftmem__binary(tape, FTMEM__OP_MUL, act, up), bias);
+    ftmem__drop(tape, up);
+    ftmem__drop(tape, act);
+    return y;
+}
+
+/* One name for all (modeling_t5.py T5DenseActDense). */
+static ftmem__var mlp_plain_named(ftmem__low *low, ftmem__var x, bool bias)
+{
+    ftmem__var up = ftmem__low_linear(low, FTMEM_ROLE_UP, x, low->shape->f, bias);
+    return mlp_down_t5(low, ftmem__low_activation(low, up), bias);
+}
+
 static ftmem__var mlp_plain(ftmem__low *low, ftmem__var x, bool bias)
 {
     ftmem__var up = ftmem__low_linear(low, FTMEM_ROLE_UP, x, low->shape->f, bias), act, y;
@@ -141,7 +175,7 @@ ftmem__var ftmem__low_down(ftmem__low *low, ftmem__var x)
 /* modeling_opt.py OPTDecoderLayer.forward: `hidden_states` is reused after each linear. */
 ftmem__var ftmem__low_mlp_inline(ftmem__low *low, ftmem__var x)
 {
-    ftmem__var act = ftmem__low_up(low, x), y = ftmem__low_down(low, act);
+    ftmem__var act = ftmem__low_dropout(low, ftmem__low_up(low, x), low->shape->model->mlp_dropout), y = ftmem__low_down(low, act);
     ftmem__drop(low->tape, act);
     return y;
 }
@@ -152,6 +186,8 @@ ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x)
     ftmem__var y;
     low->tape->part = FTMEM__PART_MLP;
     if (low->shape->family->mlp == FTMEM__GATED) y = mlp_gated(low, x, bias);
+    else if (low->shape->family->mlp == FTMEM__GATED_T5) y = mlp_gated_t5(low, x, bias);
+    else if (low->shape->family->mlp == FTMEM__PLAIN_NAMED) y = mlp_plain_named(low, x, bias);
     else if (low->shape->family->mlp == FTMEM__GATED_FUSED) y = mlp_gated_fused(low, x, bias);
     else y = mlp_plain(low, x, bias);
     return low->shape->family->dropout_inside && !low->join ? ftmem__low_dropout(low, y, low->shape->model->hidden_dropout) : y;

@@ -37,6 +37,30 @@ static ftmem__var norm_rms(ftmem__low *low, ftmem__var x, ftmem__var w, bool wei
     return scaled;
 }
 
+/* modeling_t5.py T5LayerNorm.forward: the input itself is multiplied, and the product cast to the weight's dtype if that is
+   a half. `variance` is a name. */
+static ftmem__var norm_rms_t5(ftmem__low *low, ftmem__var x, ftmem__var w)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t rows = x.n / x.cols;
+    ftmem__var wide = ftmem__cast(tape, x, FTMEM_FP32), square, variance, shifted, root, y, scaled;
+    square = ftmem__unary(tape, FTMEM__OP_POW2, wide);
+    ftmem__drop(tape, wide);
+    variance = ftmem__apply(tape, FTMEM__OP_MEAN, &square, 1, rows, 1, FTMEM_FP32);
+    ftmem__drop(tape, square);
+    shifted = ftmem__unary(tape, FTMEM__OP_SHIFT, variance);
+    root = ftmem__unary(tape, FTMEM__OP_RSQRT, shifted);
+    ftmem__drop(tape, shifted);
+    scaled = ftmem__binary(tape, FTMEM__OP_MUL, x, root);
+    ftmem__drop(tape, root);
+    y = ftmem__cast(tape, scaled, w.dtype);
+    ftmem__drop(tape, scaled);
+    scaled = ftmem__binary(tape, FTMEM__OP_MUL, w, y);
+    ftmem__drop(tape, y);
+    ftmem__drop(tape, variance);
+    return scaled;
+}
+
 /* modeling_gemma.py GemmaRMSNorm.forward: everything in fp32, times 1 + weight. */
 static ftmem__var norm_rms_plus_one(ftmem__low *low, ftmem__var x, ftmem__var w)
 {
@@ -121,6 +145,7 @@ static ftmem__var norm_kind(ftmem__low *low, ftmem__var x, int64_t weights, bool
     if (kind == FTMEM__LAYER_NO_PARAMETERS) return norm_layer(low, x, weights, false, false, true);
     w = ftmem__low_parameter(low, FTMEM_ROLE_NORM, weights, weights, low->trained);
     if (kind == FTMEM__LAYER_FP32) return norm_layer_fp32(low, x, w);
+    if (kind == FTMEM__RMS_T5) return norm_rms_t5(low, x, w);
     if (kind == FTMEM__RMS_PLUS_ONE) return norm_rms_plus_one(low, x, w);
     return norm_rms(low, x, w, kind == FTMEM__RMS_FP32_WEIGHT);
 }

@@ -94,33 +94,35 @@ int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param)
     return param->segment >= 0 ? walk->kind[param->segment].layers : 1;
 }
 
-/* A batch: token ids or pixels, a padding mask, labels of tokens or of rows. */
-static int64_t optimizer_rows(const ftmem__shape *shape, int64_t rows)
+/* A batch: token ids or pixels and a padding mask of the first stack, labels of tokens of the last or of rows. */
+static int64_t optimizer_rows(const ftmem__shape *shape, const ftmem__shape *fed, int64_t rows)
 {
     const ftmem_model *m = shape->model;
     const ftmem_job *job = shape->job;
-    int64_t tokens = ftmem__round512(8 * rows * shape->s), sum = tokens;
+    int64_t tokens = ftmem__round512(8 * rows * fed->s), sum = tokens;
     if (shape->family->embedding == FTMEM__EMBED_PATCHES)
         sum = ftmem__round512(ftmem__bytes(ftmem__shape_pixels(shape), rows * m->channels * m->image_size * m->image_size));
     if (job->mask == FTMEM_MASK_PADDED) sum += tokens;
-    return sum + (ftmem__task_by_row(job->task) ? ftmem__round512(8 * rows) : tokens);
+    return sum + (ftmem__task_by_row(job->task) ? ftmem__round512(8 * rows) : ftmem__round512(8 * rows * shape->s));
 }
 
 /* What the process holds before the first step besides weights: rotation frequencies (twice), buffers, the batch. */
 static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
 {
     const ftmem__shape *shape = &walk->shape;
+    const ftmem__shape *fed = walk->stack[0].shape;
     const ftmem_job *job = shape->job;
     bool rope = shape->family->positions <= FTMEM__ROPE_INTERLEAVED && shape->model->alibi != FTMEM_ON;
     t->buffer_bytes = rope ? 2 * ftmem__round512(shape->rotary / 2 * 4) : 0;
+    if (shape->family->logits_buffer) t->buffer_bytes += ftmem__round512(ftmem__bytes(shape->compute, shape->vocab));
     if (shape->family->mask_buffer) t->buffer_bytes += ftmem__round512(shape->model->position_rows * shape->model->position_rows);
     if (shape->family->turn == FTMEM__TURN_PAIRS) /* modeling_gptj.py GPTJRotaryEmbedding */
         t->buffer_bytes = ftmem__round512(ftmem__bytes(FTMEM_FP32, shape->model->max_positions * shape->rotary));
     t->buffer_bytes += 512 * shape->family->small_buffers;
     t->buffer_bytes += ftmem__tower_buffer_bytes(shape->model);
     t->buffer_bytes += shape->family->id_buffers * ftmem__round512(8 * shape->model->position_rows);
-    t->batch_bytes = optimizer_rows(shape, shape->b);
-    t->eval_batch_bytes = optimizer_rows(shape, job->eval_batch);
+    t->batch_bytes = optimizer_rows(shape, fed, shape->b);
+    t->eval_batch_bytes = optimizer_rows(shape, fed, job->eval_batch);
     t->workspace_bytes = job->cublas_workspace == FTMEM_OFF ? 0 : job->gpu.sm_arch >= 90 ? (int64_t)32 << 20 : 8519680; /* truth: 8.125 MiB, 32 on sm90 */
 }
 

@@ -14,6 +14,21 @@ static void program_replace(ftmem__tape *tape, ftmem__var *place, ftmem__var val
     *place = value;
 }
 
+static ftmem__var program_table(ftmem__low *low, int64_t n, int64_t cols, int32_t dtype, ftmem__op op)
+{
+    ftmem__var v = ftmem__constant(n, cols, dtype);
+    v.store = ftmem__alloc(low->tape, op, n, cols, dtype, low->tape->birth);
+    return v;
+}
+
+ftmem__var ftmem__low_lookup(ftmem__low *low, ftmem__var w, int64_t tokens)
+{
+    ftmem__var y = ftmem__apply(low->tape, FTMEM__OP_EMBEDDING, &w, 1, tokens * w.cols, w.cols, w.dtype);
+    ftmem__node *node = ftmem__recorded(low->tape, y);
+    if (node && tokens > 3072) node->work = 6 * 8 * tokens; /* embedding_dense_backward sorts its indices */
+    return y;
+}
+
 /* ---------------------------------------------------------------------------------------------------- attention */
 
 /* modeling_phi3.py Phi3Attention: query, key and value are slices, each with a gradient of the whole. */
@@ -115,12 +130,13 @@ static void program_view(ftmem__low *low, int32_t i, ftmem__var *x)
 /* Three linears; where the norm of queries and keys stands among them, and where heads are separated, differs. */
 static void program_project_apart(ftmem__low *low, ftmem__var x, bool bias, ftmem__var qkv[3])
 {
+    ftmem__var source = low->cross ? low->side[FTMEM__SIDE_SOURCE] : x;
     static const uint8_t role[] = { FTMEM_ROLE_Q, FTMEM_ROLE_K, FTMEM_ROLE_V };
     const ftmem__family *family = low->shape->family;
     bool last = family->views_last;
     int32_t i;
     for (i = 0; i < 3; i++) {
-        qkv[i] = ftmem__low_linear(low, role[i], x, i ? low->shape->kv : low->shape->q, bias);
+        qkv[i] = ftmem__low_linear(low, role[i], i ? source : x, i ? low->shape->kv : low->shape->q, bias && !(i == 1 && family->k_unbiased));
         if (i == 0 && family->scaled_query) program_replace(low->tape, &qkv[0], ftmem__unary(low->tape, FTMEM__OP_SCALE, qkv[0]));
         if (!last) program_view(low, i, &qkv[i]);
         if (i < 2 && family->norm_each && low->shape->model->qk_norm == FTMEM_ON) qkv[i] = ftmem__low_qk_norm(low, qkv[i]);
@@ -150,6 +166,80 @@ static void program_rotate(ftmem__low *low, ftmem__var qkv[3], ftmem__var *local
     if (program_rotates(low)) ftmem__low_rotate(low, qkv, locals, count);
 }
 
+/* cache_utils.py DynamicLayer.update: new tensors, which the cache owns beside the graph. Checkpointed blocks have none. */
+static void program_cache(ftmem__low *low, ftmem__var kv[2])
+{
+    const ftmem_job *job = low->shape->job;
+    ftmem__var given[2];
+    int32_t i;
+    if (!low->shape->family->keeps_cache || (job->recompute != FTMEM_RECOMPUTE_NONE && low->training)) return;
+    for (i = 0; i < 2; i++) given[i] = kv[i];
+    for (i = 0; i < 2; i++) kv[i] = ftmem__unary(low->tape, FTMEM__OP_CAT, kv[i]);
+    for (i = 0; i < 2; i++) {
+        kv[i].joined = true;
+        ftmem__cache_hold(low->tape, kv[i], ftmem__holds_outputs(job));
+        ftmem__drop(low->tape, given[i]);
+    }
+}
+
+/* modeling_t5.py _relative_position_bucket: what stands beside what, in bytes a pair of tokens, as it is made and dropped. */
+static void program_buckets(ftmem__low *low, int64_t pairs, ftmem__var *distance, ftmem__var *bucket)
+{
+    ftmem__tape *tape = low->tape;
+    int16_t absolute, small, large, both;
+    *distance = program_table(low, pairs, low->shape->s, FTMEM_INT64, FTMEM__OP_TABLE);
+    if (!low->shape->causal) { /* the sign chooses the half */
+        int16_t sign = ftmem__alloc(tape, FTMEM__OP_TABLE, pairs, 0, FTMEM_INT64, tape->birth);
+        *bucket = program_table(low, pairs, low->shape->s, FTMEM_INT64, FTMEM__OP_TABLE);
+        ftmem__release(tape, sign);
+    }
+    absolute = ftmem__alloc(tape, FTMEM__OP_TABLE, pairs, 0, FTMEM_INT64, tape->birth);
+    small = ftmem__alloc(tape, FTMEM__OP_TABLE, pairs, 0, FTMEM_BOOL, tape->birth);
+    large = ftmem__alloc(tape, FTMEM__OP_TABLE, pairs, 0, FTMEM_INT64, tape->birth);
+    both = ftmem__alloc(tape, FTMEM__OP_TABLE, 2 * pairs, 0, FTMEM_INT64, tape->birth); /* the bound and the minimum */
+    ftmem__release(tape, both);
+    if (low->shape->causal) *bucket = program_table(low, pairs, low->shape->s, FTMEM_INT64, FTMEM__OP_TABLE);
+    ftmem__release(tape, large);
+    ftmem__release(tape, small);
+    ftmem__release(tape, absolute);
+}
+
+/* modeling_t5.py T5Attention.compute_bias: a table's rows for each pair of tokens. */
+static ftmem__var program_relative(ftmem__low *low)
+{
+    const ftmem__shape *shape = low->shape;
+    int64_t pairs = shape->s * shape->s, n = shape->model->relative_buckets * shape->heads;
+    ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_POSITION, n, shape->heads, low->trained), distance, bucket, bias;
+    program_buckets(low, pairs, &distance, &bucket);
+    bias = ftmem__low_lookup(low, w, pairs);
+    ftmem__save_var(low->tape, bias, bucket);
+    ftmem__drop(low->tape, bucket);
+    ftmem__drop(low->tape, distance);
+    return bias;
+}
+
+/* Cross-attention has no table: zeros, which checkpointing makes a leaf of. */
+static ftmem__var program_zeros(ftmem__low *low, int64_t keys, int32_t dtype)
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__var zeros = program_table(low, shape->heads * shape->s * keys, keys, dtype, FTMEM__OP_TABLE);
+    zeros.grad = low->training && shape->job->recompute != FTMEM_RECOMPUTE_NONE;
+    if (zeros.grad) zeros.node = FTMEM__SIDE - FTMEM__SIDE_CROSS_BIAS;
+    return zeros;
+}
+
+/* modeling_t5.py T5Stack: the bias of every block is the first one's. */
+static const ftmem__var *program_bias(ftmem__low *low, int64_t keys, int32_t query_dtype)
+{
+    int32_t side = low->cross ? FTMEM__SIDE_CROSS_BIAS : FTMEM__SIDE_BIAS;
+    ftmem__var *bias = &low->side[side];
+    if (low->shape->family->positions != FTMEM__RELATIVE) return NULL;
+    if (low->given >> side & 1) return bias;
+    *bias = low->cross ? program_zeros(low, keys, query_dtype) : program_relative(low);
+    low->made |= (uint8_t)(1u << side);
+    return bias;
+}
+
 typedef struct program_names { /* of attention's forward */
     ftmem__var qkv[3], locals[12];
     int32_t count;
@@ -166,6 +256,8 @@ static ftmem__var program_attend(ftmem__low *low, ftmem__var x, program_names *n
         names->qkv[1] = ftmem__low_qk_norm(low, names->qkv[1]);
     }
     program_rotate(low, names->qkv, names->locals, &names->count);
+    program_cache(low, names->qkv + 1);
+    low->bias = program_bias(low, names->qkv[1].n / (low->b * shape->kv), names->qkv[0].dtype);
     return ftmem__low_attend(low, names->qkv, names->locals, &names->count); /* q, k, v stay this frame's */
 }
 
@@ -214,13 +306,6 @@ static ftmem__var program_context(ftmem__low *low, ftmem__var x)
     ftmem__var out = program_attend(low, x, &names);
     program_leave(low, &names);
     return out;
-}
-
-static ftmem__var program_table(ftmem__low *low, int64_t n, int64_t cols, int32_t dtype, ftmem__op op)
-{
-    ftmem__var v = ftmem__constant(n, cols, dtype);
-    v.store = ftmem__alloc(low->tape, op, n, cols, dtype, low->tape->birth);
-    return v;
 }
 
 /* -------------------------------------------------------------------------------------------------------- block */
@@ -322,6 +407,33 @@ static void program_add_norm(ftmem__low *low, program_frame *f)
     ftmem__drop(low->tape, sum);
 }
 
+static ftmem__var program_cross_attention(ftmem__low *low, ftmem__var x)
+{
+    ftmem__var y;
+    low->cross = true;
+    y = program_attention(low, x);
+    low->cross = false;
+    return y;
+}
+
+/* cur = residual + dropout(branch) */
+static void program_dropout_add(ftmem__low *low, program_frame *f, ftmem__var branch)
+{
+    low->tape->part = FTMEM__PART_RESIDUAL;
+    program_replace(low->tape, &f->cur, ftmem__low_dropout_add(low, branch, f->residual));
+    ftmem__drop(low->tape, f->residual);
+    f->has_residual = false;
+}
+
+/* modeling_t5.py T5Block, modeling_bart.py: infinities of fp16 are cut off. */
+static void program_clamp(ftmem__low *low, program_frame *f)
+{
+    ftmem__tape *tape = low->tape;
+    if (f->cur.dtype != FTMEM_FP16) return;
+    low->tape->part = FTMEM__PART_RESIDUAL;
+    program_replace(tape, &f->cur, ftmem__unary(tape, FTMEM__OP_CLAMP, f->cur));
+}
+
 static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
 {
     ftmem__tape *tape = low->tape;
@@ -367,6 +479,16 @@ static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
         break;
     case FTMEM__ADD_NORM: program_add_norm(low, f); break;
     case FTMEM__FORGET_BRANCH: program_forget_branch(low, f); break;
+    case FTMEM__CROSS_ATTENTION: program_replace(tape, &f->cur, program_cross_attention(low, f->cur)); break;
+    case FTMEM__CROSS_ATTENTION_ASIDE: program_set(tape, &f->branch, &f->has_branch, program_cross_attention(low, f->cur)); break;
+    case FTMEM__DROPOUT_ADD: program_dropout_add(low, f, f->cur); break;
+    case FTMEM__DROPOUT_ADD_BRANCH:
+        program_dropout_add(low, f, f->branch);
+        ftmem__drop(tape, f->branch);
+        f->has_branch = false;
+        break;
+    case FTMEM__CLAMP: program_clamp(low, f); break;
+    case FTMEM__ADD_NAMED: program_sum(low, f, f->residual, f->cur); break;
     default: break;
     }
 }
@@ -410,7 +532,10 @@ ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x)
 
 ftmem__var ftmem__low_final_norm(ftmem__low *low, ftmem__var x)
 {
-    return low->shape->family->no_final_norm ? ftmem__keep(low->tape, x) : ftmem__low_norm(low, x, low->shape->h);
+    ftmem__var y;
+    if (low->shape->family->no_final_norm) return ftmem__keep(low->tape, x);
+    y = ftmem__low_norm(low, x, low->shape->h);
+    return low->shape->family->end_dropout ? ftmem__low_dropout(low, y, low->shape->model->hidden_dropout) : y;
 }
 
 /* ---------------------------------------------------------------------------------------------------- embedding */
@@ -425,21 +550,23 @@ static void program_argument(ftmem__prologue *p, ftmem__var value)
     if (p->mask_count < FTMEM__COUNT(p->masks)) p->masks[p->mask_count++] = value;
 }
 
+/* The encoder's, whose gradient comes after this one; a tied head's has come before. */
+static ftmem__var program_shared_embedding(ftmem__low *low, int64_t n, bool trained)
+{
+    ftmem__var w = ftmem__weight(n, low->shape->h, low->shape->dtype, trained);
+    if (trained) w.node = low->shape->tied ? FTMEM__JOINED_LEAF : FTMEM__SHARED_LEAF;
+    return w;
+}
+
 static ftmem__var program_embedding_weight(ftmem__low *low)
 {
     const ftmem__shape *shape = low->shape;
     int64_t width = shape->embedding_width, n = shape->vocab * width;
     bool trained = shape->embed_trained && !shape->embed_copy;
-    ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_EMBED, n, width, trained);
+    ftmem__var w;
+    if (shape->crossed) return program_shared_embedding(low, n, trained);
+    w = ftmem__low_parameter(low, FTMEM_ROLE_EMBED, n, width, trained);
     return shape->embed_copy ? ftmem__low_copy(low, FTMEM_ROLE_EMBED, n, width) : w;
-}
-
-ftmem__var ftmem__low_lookup(ftmem__low *low, ftmem__var w, int64_t tokens)
-{
-    ftmem__var y = ftmem__apply(low->tape, FTMEM__OP_EMBEDDING, &w, 1, tokens * w.cols, w.cols, w.dtype);
-    ftmem__node *node = ftmem__recorded(low->tape, y);
-    if (node && tokens > 3072) node->work = 6 * 8 * tokens; /* embedding_dense_backward sorts its indices */
-    return y;
 }
 
 /* cos and sin of every position, in the stream's dtype, once for all blocks. */
@@ -482,6 +609,20 @@ static void program_mask(ftmem__low *low, ftmem__prologue *p, bool wanted)
     program_argument(p, additive);
 }
 
+/* The padding of the stack before, for each token of this one. */
+static void program_cross_mask(ftmem__low *low, ftmem__prologue *p)
+{
+    const ftmem__shape *shape = low->shape;
+    int64_t keys = low->side[FTMEM__SIDE_SOURCE].n / (low->b * low->side[FTMEM__SIDE_SOURCE].cols), n = low->b * shape->s * keys;
+    ftmem__var flags = program_table(low, n, keys, FTMEM_BOOL, FTMEM__OP_MASK), additive;
+    if (shape->job->attention == FTMEM_EAGER) {
+        additive = program_table(low, n, keys, shape->stream, FTMEM__OP_MASK);
+        ftmem__drop(low->tape, flags);
+        flags = additive;
+    }
+    program_argument(p, flags);
+}
+
 /* modeling_mpt.py build_mpt_alibi_tensor: for the longest sequence, in fp32; modeling_bloom.py: for each row, in the stream's dtype. */
 static void program_alibi(ftmem__low *low, ftmem__prologue *p)
 {
@@ -518,7 +659,8 @@ static void program_leaf(ftmem__low *low, ftmem__var *x)
     const ftmem__family *family = low->shape->family;
     x->grad = true;
     x->node = FTMEM__LEAF;
-    if (family->embed_norm || family->embedding || family->positions == FTMEM__LEARNED || (family->scale_outside && low->shape->model->scaled == FTMEM_ON))
+    if (family->embed_norm || family->embedding || family->embed_norm_last || (family->embed_named && low->training && low->shape->model->embed_dropout > 0) ||
+        family->positions == FTMEM__LEARNED || (family->scale_outside && low->shape->model->scaled == FTMEM_ON))
         ftmem__hold(low->tape, x->store);
 }
 
@@ -527,21 +669,30 @@ void ftmem__low_input_leaf(ftmem__low *low, ftmem__var *x)
     if (low->shape->require_input_grad && low->tape->mode != FTMEM__NO_GRAD && !x->grad) program_leaf(low, x);
 }
 
-/* The token embedding; modeling_gemma.py GemmaTextScaledWordEmbedding scales it. */
-ftmem__var ftmem__low_words(ftmem__low *low)
+/* The token embedding, of ids of the model's own if it has made some; modeling_gemma.py GemmaTextScaledWordEmbedding scales it. */
+static ftmem__var program_words(ftmem__low *low, const ftmem__var *ids)
 {
     const ftmem__family *family = low->shape->family;
     ftmem__var x = ftmem__low_lookup(low, program_embedding_weight(low), low->tokens);
+    if (ids) ftmem__save_var(low->tape, x, *ids);
     if (family->embed_scale && !family->scale_outside) program_replace(low->tape, &x, ftmem__unary(low->tape, FTMEM__OP_SCALE, x));
     ftmem__low_input_leaf(low, &x);
     return x;
+}
+
+ftmem__var ftmem__low_words(ftmem__low *low)
+{
+    return program_words(low, NULL);
 }
 
 /* A decoder's embedding. */
 static ftmem__var program_embed_tokens(ftmem__low *low, ftmem__prologue *p)
 {
     const ftmem__shape *shape = low->shape;
-    ftmem__var x = ftmem__low_words(low), y;
+    ftmem__var x, y, shifted;
+    if (shape->crossed) shifted = program_table(low, low->tokens, shape->s, FTMEM_INT64, FTMEM__OP_TABLE);
+    x = program_words(low, shape->crossed ? &shifted : NULL);
+    if (shape->crossed) program_hold(p, shifted); /* the caller's decoder_input_ids */
     if (shape->family->embed_norm) {
         y = ftmem__low_norm(low, x, shape->h);
         program_hold(p, x);
@@ -574,5 +725,8 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     program_alibi(low, p);
     program_mask(low, p, shape->mask_full && shape->has_full);
     program_mask(low, p, shape->mask_sliding && shape->has_sliding);
+    if (shape->mask_cross) program_cross_mask(low, p);
+    if (shape->family->embed_norm_last) program_replace(low->tape, &x, ftmem__low_norm(low, x, shape->h));
+    if (shape->family->embed_named) program_hold(p, ftmem__keep(low->tape, x));
     return decoder ? ftmem__low_dropout(low, x, shape->model->embed_dropout) : x;
 }

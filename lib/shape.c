@@ -78,14 +78,15 @@ static void shape_masks(ftmem__shape *shape)
 {
     const ftmem_job *job = shape->job;
     int64_t i, window = shape->model->sliding_window;
-    bool always = job->attention == FTMEM_EAGER || job->mask == FTMEM_MASK_PADDED || shape->model->alibi == FTMEM_ON || shape->family->always_mask;
-    if (shape->family->bidirectional) always = job->mask == FTMEM_MASK_PADDED; /* masking_utils.py _ignore_bidirectional_mask_sdpa */
+    bool padded = job->mask == FTMEM_MASK_PADDED && !shape->crossed; /* a decoder after an encoder gets no mask of its own rows */
+    bool always = (job->attention == FTMEM_EAGER && shape->causal) || padded || shape->model->alibi == FTMEM_ON || shape->family->always_mask;
     for (i = 0; i < shape->model->layers; i++) {
         if (shape->model->layer_kind[i] == 1) shape->has_sliding = true;
         else shape->has_full = true;
     }
     if (job->attention == FTMEM_FLASH2) always = false;
     shape->mask_full = always;
+    shape->mask_cross = shape->crossed && job->mask == FTMEM_MASK_PADDED && job->attention != FTMEM_FLASH2;
     /* masking_utils._ignore_causal_mask_sdpa: a window that the sequence reaches needs a mask */
     shape->mask_sliding = always || (job->attention != FTMEM_FLASH2 && window > 0 && shape->s >= window);
 }
@@ -120,19 +121,21 @@ static bool shape_too_wide(const ftmem_model *m)
     return m->hidden > limit || m->ffn > limit || m->vocab > limit || m->heads > limit || m->head_dim > limit;
 }
 
-ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error)
+static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ftmem_model *m, const ftmem__family *family, int64_t s, ftmem_error *error)
 {
-    const ftmem_model *m = &c->model;
+    bool encoder = m != &c->model;
     memset(shape, 0, sizeof *shape);
     if (shape_too_wide(m)) return ftmem__fail(error, FTMEM_E_RANGE, "model", m->name, "A dimension of the model is larger than 2^31.");
     shape->model = m;
     shape->adapter = &c->adapter;
     shape->job = &c->job;
-    shape->family = ftmem__family_of(m);
+    shape->family = family;
+    shape->causal = !encoder && !family->bidirectional;
+    shape->crossed = !encoder && family->encoder;
+    shape->sided = family->positions == FTMEM__RELATIVE || shape->crossed || family->shared_blocks; /* ALBERT: gradients of the last block's use wait for the first's */
     shape->b = c->job.micro_batch;
-    shape->s = c->job.sequence;
+    shape->s = s;
     shape->eval_b = c->job.eval_batch;
-    shape->sided = shape->family->shared_blocks; /* the gradients of the last block's use wait for those of the first */
     shape->tokens = shape->b * shape->s;
     shape->h = m->hidden;
     shape->f = m->ffn;
@@ -148,4 +151,14 @@ ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_
     shape_dtypes(shape);
     shape_masks(shape);
     return shape_check(shape, error);
+}
+
+ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error)
+{
+    return shape_of(shape, c, &c->model, ftmem__family_of(&c->model), c->job.sequence, error);
+}
+
+ftmem_status ftmem__shape_encoder(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error)
+{
+    return shape_of(shape, c, &c->encoder, ftmem__family_of(&c->model)->encoder, c->job.encoder_sequence, error);
 }

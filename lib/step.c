@@ -126,11 +126,6 @@ static int64_t step_cache(const ftmem__walk *walk)
     return sum;
 }
 
-static bool step_holds_outputs(const ftmem__walk *walk)
-{
-    return walk->shape.job->loss == FTMEM_LOSS_HELD || walk->shape.job->loss == FTMEM_LOSS_LOOP;
-}
-
 /* An embedding output that was made a leaf (enable_input_require_grads over frozen weights) lives as long as the loss
    does, and its gradient with it: to the end of the step where the loop holds the outputs. So do the checkpoints'
    arguments. */
@@ -138,7 +133,16 @@ static int64_t step_leaf_input(const ftmem__stack *stack)
 {
     const ftmem__shape *shape = stack->shape;
     if (!shape->require_input_grad || shape->embed_trained) return 0;
-    return 2 * step_stream_bytes(shape, shape->stream, FTMEM__PASS_FORWARD) + (shape->family->mask_by_place ? 0 : stack->embed.mask_bytes);
+    return 2 * step_stream_bytes(shape, shape->stream, FTMEM__PASS_FORWARD) + (shape->family->positional_masks ? 0 : stack->embed.mask_bytes);
+}
+
+static int64_t step_leaf_sides(const ftmem__stack *stack)
+{
+    int64_t sum = stack->side[FTMEM__SIDE_SOURCE].bytes[0];
+    int32_t k;
+    for (k = 0; k < FTMEM__SIDES; k++)
+        if (stack->side[k].leaf) sum += 2 * stack->side[k].bytes[0];
+    return sum;
 }
 
 /* What lives as long as the outputs beside the logits: leaves, and the encoder's output and the cache of keys and values,
@@ -147,8 +151,8 @@ static int64_t step_leaf(const ftmem__walk *walk)
 {
     int64_t sum = 0;
     int32_t k;
-    if (!step_holds_outputs(walk)) return 0;
-    for (k = 0; k < walk->stacks; k++) sum += step_leaf_input(&walk->stack[k]) + walk->stack[k].side[FTMEM__SIDE_SOURCE].bytes[0];
+    if (!ftmem__holds_outputs(walk->shape.job)) return 0;
+    for (k = 0; k < walk->stacks; k++) sum += step_leaf_input(&walk->stack[k]) + step_leaf_sides(&walk->stack[k]);
     for (k = 0; k < walk->kinds; k++) sum += walk->kind[k].outputs_bytes * walk->kind[k].layers;
     return sum;
 }
@@ -158,7 +162,7 @@ static void step_drop_outputs(step_run *run)
 {
     const ftmem__side *source = &ftmem__walk_last(run->walk)->side[FTMEM__SIDE_SOURCE];
     run->level -= step_cache(run->walk) + run->held + run->leaf;
-    if (source->there && !source->kept && !step_holds_outputs(run->walk)) step_side(run, source, FTMEM__PASS_FORWARD, -1);
+    if (source->there && !source->kept && !ftmem__holds_outputs(run->walk->shape.job)) step_side(run, source, FTMEM__PASS_FORWARD, -1);
 }
 
 /* Forward and loss of one micro-batch. */
@@ -197,14 +201,16 @@ static void step_head_backward(step_run *run, int32_t phase, int32_t pass)
     step_pass(run, phase, head->pass[pass], segment, pass, -1);
 }
 
-/* The maker's turn has come: every reader of its sides has run. What its own graph keeps is on its own tape. */
+/* The first block's turn has come: every other reader of a stack's sides has run. What its own graph keeps is on its tape. */
 static void step_sides_read(step_run *run, const ftmem__stack *stack, const ftmem__kind *kind)
 {
+    bool held = ftmem__holds_outputs(run->walk->shape.job);
     int32_t k;
     for (k = 0; k < FTMEM__SIDES; k++) {
         const ftmem__side *side = &stack->side[k];
-        if (!(kind->made >> k & 1) || !side->kept) continue;
-        if (side->own) run->sides -= side->bytes[0];
+        bool own = k == FTMEM__SIDE_SOURCE ? kind->freed >> k & 1 : side->own;
+        if (!kind->first || !side->kept || side->leaf || (k == FTMEM__SIDE_SOURCE && held)) continue;
+        if (own) run->sides -= side->bytes[0];
         else step_side(run, side, FTMEM__PASS_BACKWARD, -1);
     }
 }
@@ -235,19 +241,17 @@ static int64_t step_arguments(const ftmem__stack *stack)
 {
     int32_t recompute = stack->shape->job->recompute;
     int64_t sum = recompute == FTMEM_RECOMPUTE_REENTRANT ? 0 : stack->embed.table_bytes;
-    if (stack->shape->family->mask_by_place && recompute != FTMEM_RECOMPUTE_NONE) sum += stack->embed.mask_bytes;
+    if (stack->shape->family->positional_masks && recompute != FTMEM_RECOMPUTE_NONE) sum += stack->embed.mask_bytes;
     return sum;
 }
 
 static void step_stack_backward(step_run *run, int32_t phase, int32_t pass, int32_t index)
 {
     const ftmem__stack *stack = &run->walk->stack[index];
-    const ftmem__side *source = &stack->side[FTMEM__SIDE_SOURCE];
     step_blocks_backward(run, phase, pass, stack);
     run->level -= step_waiting(run->walk, stack);
     run->level -= step_arguments(stack);
     if (stack->embed.out_grad) step_pass(run, phase, stack->embed.pass[pass], ftmem__segment_embed(index), pass, -1);
-    if (source->there && source->kept && !step_holds_outputs(run->walk)) step_side(run, source, pass, -1);
 }
 
 static void step_backward(step_run *run)

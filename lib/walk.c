@@ -144,14 +144,16 @@ static void walk_record_side(ftmem__side *side, const ftmem__tape *tape, ftmem__
     if (eval) return;
     side->cols = value.cols;
     side->dtype = value.dtype;
-    side->grad = value.grad;
+    side->grad = value.grad || tape->graphless; /* torch/utils/checkpoint.py CheckpointFunction: all its results ask for one */
+    side->leaf = value.node <= FTMEM__SIDE && !tape->graphless;
 }
 
 /* What a forward has made for the segments after it, and whether its graph keeps what it read. */
-static void walk_record_sides(ftmem__stack *stack, const ftmem__low *low, int32_t pass, bool recomputed)
+static void walk_record_sides(ftmem__stack *stack, ftmem__kind *kind, const ftmem__low *low, int32_t pass, bool recomputed)
 {
     ftmem__tape *tape = low->tape;
     int32_t k;
+    bool keeps;
     if (!(low->made | low->given)) return;
     for (k = 0; k < FTMEM__SIDES; k++) {
         int16_t store = low->side[k].store;
@@ -159,7 +161,9 @@ static void walk_record_sides(ftmem__stack *stack, const ftmem__low *low, int32_
             walk_record_side(&stack->side[k], tape, low->side[k], pass);
             if (pass == FTMEM__PASS_FORWARD) stack->side[k].kept = stack->side[k].own = tape->stores[store].refs > 1;
         } else if (low->given >> k & 1 && pass == FTMEM__PASS_FORWARD) {
-            stack->side[k].kept = stack->side[k].kept || recomputed || tape->stores[store].refs > 1;
+            keeps = recomputed || tape->stores[store].refs > 1;
+            stack->side[k].kept = stack->side[k].kept || keeps;
+            if (keeps && kind->first && !ftmem__holds_outputs(low->shape->job)) kind->freed |= (uint8_t)(1u << k);
         }
     }
 }
@@ -175,7 +179,7 @@ static void walk_side_gradients(const ftmem__walk *walk, const ftmem__kind *kind
         gradient[k] = -1;
         if (!((kind->given | kind->made) >> k & 1) || kind->last || !side->grad) continue;
         gradient[k] = ftmem__alloc(tape, FTMEM__OP_GRADIENT, side->n[0], side->cols, side->dtype, FTMEM_CLASS_TEMPORARY);
-        if (kind->given >> k & 1) tape->grad_side[k] = gradient[k];
+        if (kind->given >> k & 1 || side->leaf) tape->grad_side[k] = gradient[k];
     }
 }
 
@@ -183,7 +187,58 @@ static void walk_deliver_sides(const ftmem__low *low, const int16_t gradient[FTM
 {
     int32_t k;
     for (k = 0; k < FTMEM__SIDES && low->made; k++)
-        if (low->made >> k & 1 && gradient[k] >= 0) ftmem__deliver(low->tape, low->side[k], gradient[k]);
+        if (low->made >> k & 1 && gradient[k] >= 0 && low->side[k].node > FTMEM__SIDE) ftmem__deliver(low->tape, low->side[k], gradient[k]);
+}
+
+/* torch/utils/checkpoint.py CheckpointFunction.backward: the arriving gradients of its results (zeros where none has
+   arrived) are arguments, held while the block runs again and backward; what was an input is a leaf of its own. */
+static void walk_reentrant_sides(const ftmem__walk *walk, const ftmem__kind *kind, ftmem__tape *tape, int16_t gradient[FTMEM__SIDES])
+{
+    int32_t k;
+    for (k = FTMEM__SIDE_SOURCE + 1; k < FTMEM__SIDES; k++) {
+        const ftmem__side *side = &walk->stack[kind->stack].side[k];
+        if (!((kind->given | kind->made) >> k & 1) || !side->grad) continue;
+        if (kind->last) gradient[k] = ftmem__alloc(tape, FTMEM__OP_GRADIENT, side->n[0], side->cols, side->dtype, FTMEM_CLASS_TEMPORARY);
+        ftmem__hold(tape, gradient[k]);
+        tape->grad_side[k] = kind->given >> k & 1 ? gradient[k] : -1;
+    }
+    tape->grad_side[FTMEM__SIDE_SOURCE] = -1;
+}
+
+/* What the first block has made again takes its gradient, if it asks for one. */
+static void walk_reentrant_made(const ftmem__low *low, const int16_t gradient[FTMEM__SIDES])
+{
+    ftmem__tape *tape = low->tape;
+    int32_t k;
+    for (k = 0; k < FTMEM__SIDES && low->made; k++) {
+        if (!(low->made >> k & 1) || gradient[k] < 0) continue;
+        if (low->side[k].grad) ftmem__deliver(tape, low->side[k], gradient[k]);
+        else ftmem__release(tape, gradient[k]);
+    }
+}
+
+/* It returns: its arguments go, and the sum of the block's own leaves joins what has arrived from the blocks above. */
+static void walk_reentrant_end(const ftmem__low *low, const int16_t gradient[FTMEM__SIDES])
+{
+    ftmem__tape *tape = low->tape;
+    int16_t source = gradient[FTMEM__SIDE_SOURCE], *sum = &tape->grad_side[FTMEM__SIDE_SOURCE];
+    int32_t k;
+    for (k = FTMEM__SIDE_SOURCE + 1; k < FTMEM__SIDES; k++) {
+        ftmem__release(tape, gradient[k]);
+        if (!(low->made >> k & 1)) continue;
+        ftmem__release(tape, tape->grad_side[k]);
+        tape->grad_side[k] = -1;
+    }
+    if (source < 0) return;
+    ftmem__release(tape, *sum);
+    *sum = source;
+}
+
+static void walk_drop_freed(const ftmem__kind *kind, const ftmem__low *low)
+{
+    int32_t k;
+    for (k = 0; k < FTMEM__SIDES && kind->freed; k++)
+        if (kind->freed >> k & 1) ftmem__drop(low->tape, low->side[k]);
 }
 
 /* The frame that held what a block made has returned. */
@@ -234,7 +289,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
     if (pass == FTMEM__PASS_FORWARD && !probe && (kind->first || !walk->shape.family->shared_blocks)) low.params = &walk->params;
     out = ftmem__low_block(&low, x);
     if (!recomputed || !out.grad) ftmem__drop(tape, x);
-    if (!probe) walk_record_sides(&walk->stack[kind->stack], &low, pass, recomputed);
+    if (!probe) walk_record_sides(&walk->stack[kind->stack], kind, &low, pass, recomputed);
     if (pass == FTMEM__PASS_FORWARD) {
         kind->made = low.made;
         kind->out_grad = out.grad;
@@ -270,6 +325,7 @@ static ftmem__figure walk_backward_from(ftmem__walk *walk, const ftmem__kind *ki
     ftmem__cache_clear(tape);
     ftmem__drop(tape, out);
     walk_drop_made(&run.low);
+    if (kind) walk_drop_freed(kind, &run.low);
     walk_listen(tape, probe);
     tape->birth = FTMEM_CLASS_TEMPORARY;
     tape->backward = true;
@@ -325,20 +381,23 @@ static void walk_recompute(ftmem__walk *walk, ftmem__low *low, ftmem__var x, int
 }
 
 /* The reentrant form runs the whole block again and holds its output and the arriving gradient meanwhile. */
-static void walk_recompute_reentrant(ftmem__walk *walk, ftmem__low *low, ftmem__var x, int16_t g, const int16_t side[FTMEM__SIDES])
+static void walk_recompute_reentrant(ftmem__walk *walk, const ftmem__kind *kind, ftmem__low *low, ftmem__var x, int16_t g, int16_t side[FTMEM__SIDES])
 {
     ftmem__tape *tape = &walk->tape;
+    bool sided = (kind->given | kind->made) != 0;
     ftmem__var out;
     tape->backward = false;
     tape->leaf_input = true;
+    if (sided) walk_reentrant_sides(walk, kind, tape, side);
     tape->birth = FTMEM_CLASS_RECOMPUTED;
     out = ftmem__low_block(low, x);
     ftmem__cache_clear(tape);
     tape->birth = FTMEM_CLASS_TEMPORARY;
     ftmem__hold(tape, g);
-    walk_deliver_sides(low, side);
+    walk_reentrant_made(low, side);
     ftmem__backward(tape, out, g);
     ftmem__drop_attributes(tape);
+    if (sided) walk_reentrant_end(low, side);
     walk_drop_made(low);
     ftmem__drop(tape, out);
     ftmem__release(tape, g);
@@ -360,9 +419,10 @@ static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__
     walk_side_gradients(walk, kind, &low, side);
     base = tape->live;
     ftmem__tape_mark(tape);
-    if (walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT) walk_recompute_reentrant(walk, &low, x, g, side);
+    if (walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT) walk_recompute_reentrant(walk, kind, &low, x, g, side);
     else walk_recompute(walk, &low, x, g, side);
     ftmem__drop(tape, x);
+    walk_drop_freed(kind, &low);
     f = walk_figure(tape, base);
     walk_end(walk, probe);
     return f;
@@ -541,7 +601,7 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
 {
     ftmem__tape *tape = &walk->tape;
     const ftmem_job *job = walk->shape.job;
-    bool held = (job->loss == FTMEM_LOSS_HELD || job->loss == FTMEM_LOSS_LOOP) && low->training;
+    bool held = ftmem__holds_outputs(job) && low->training;
     int64_t base = tape->live;
     ftmem__var logits = { 0 }, loss, pooled;
     *normed = ftmem__low_final_norm(low, x);

@@ -40,6 +40,7 @@ typedef struct ftmem__kind {
     uint8_t kind; /* ftmem_model.layer_kind */
     uint8_t stack;
     uint8_t given, made; /* sides that it reads and makes */
+    uint8_t freed;       /* of those given: this backward is the last reader's, and frees what its graph keeps */
     bool first, last;    /* of a stack whose blocks share sides: the first makes them, the last has no gradient of them yet */
     bool trained, adapted, recomputed, in_grad, out_grad, in_kept;
     uint8_t in_dtype, out_dtype;
@@ -72,6 +73,7 @@ typedef struct ftmem__side {
     int64_t bytes[2];
     uint8_t dtype;
     bool there, grad;
+    bool leaf;      /* it and its gradient live as long as the loss does */
     bool kept, own; /* by the graph of some reader, to that reader's backward; by the graph of its maker */
 } ftmem__side;
 

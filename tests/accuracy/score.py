@@ -240,8 +240,8 @@ ORACLE_OPTIMIZERS = {"adamw_foreach": "adamw", "adamw_fused": "adamw_fused", "ad
                      "paged_adamw8bit": "paged_adamw_8bit", "sgd": "sgd", "adafactor": "adafactor"}
 
 
-TASKS = {"causal": "causal_lm", "classify": "classify", "masked": "masked_lm", "tokens": "token_classify", "image": "image_classify",
-         "vlm": "causal_lm"}
+TASKS = {"causal": "causal_lm", "seq2seq": "causal_lm", "speech": "causal_lm", "classify": "classify", "masked": "masked_lm", "tokens": "token_classify",
+         "image": "image_classify", "vlm": "causal_lm"}
 
 
 def read_oracle(job, configs, options):
@@ -259,6 +259,8 @@ def read_oracle(job, configs, options):
         raise NotScored("task", f"'{r['task']}' is not modelled")
     if r["task"] == "image":
         del f["sequence"]                         # the image has tokens of its own
+    if int(r.get("enc_seq") or 0):
+        f["encoder_sequence"] = int(r["enc_seq"])
     if r["loss"] == "chunked":
         f["loss_chunk_tokens"] = integer(r, "chunk")
     if r["autocast"]:
