@@ -76,7 +76,7 @@ STEPS(families_head_first, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN);
 #define ENCODER .norm = FTMEM__LAYER, .positions = FTMEM__LEARNED, .mlp = FTMEM__PLAIN, .activation = FTMEM_GELU, .bidirectional = true, .positional_masks = true, .qkv_bias = ON, .o_bias = ON, \
     .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF
 #define BERT_LIKE ENCODER, .embedding = FTMEM__EMBED_SEGMENTS, .task = FTMEM_TASK_MASKED_LM, .no_final_norm = true, .softmax_uncast = true, \
-    .softmax_own_dtype = true, .plain_loss = true, .tied = ON, .head_bias = ON
+    .softmax_own_dtype = true, .loss_own_dtype = true, .tied = ON, .head_bias = ON
 #define GPT_PARTS .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .tied = ON, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, \
     .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
 

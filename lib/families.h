@@ -115,7 +115,6 @@ typedef struct ftmem__family {
     bool first_plain;                    /* the first block has a norm less */
     bool head_apart;                     /* the head's dense and norm are modules beside the classifier, which alone PEFT saves */
     bool head_unbiased;                  /* the head's dense has no bias */
-    bool plain_loss;                     /* CrossEntropyLoss of the logits in their own dtype, in the model's forward */
     bool never_quantized;                /* linears of a class of its own, which bitsandbytes leaves alone (Falcon) */
     bool scale_before_head;              /* the head's input is scaled, where `scaled`, not the logits (MiniCPM) */
     bool normed_head;                    /* training multiplies by normalize(head.weight) (Baichuan 2 NormHead) */
@@ -128,7 +127,7 @@ typedef struct ftmem__family {
     bool end_dropout;                    /* after the final norm (modeling_t5.py T5Stack) */
     bool keeps_cache;                    /* keys and values go through a cache in training too: model.config.use_cache does not reach the
                                             decoder's own config (modeling_t5.py T5Stack) */
-    bool loss_own_dtype;                 /* the loss takes the logits as they are, unshifted (modeling_t5.py T5ForConditionalGeneration) */
+    bool loss_own_dtype;                 /* CrossEntropyLoss of the logits as they are, in the model's own forward (modeling_t5.py, modeling_bert.py) */
     bool down_never_quantized;           /* _keep_in_fp32_modules has the down projection (modeling_t5.py) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */

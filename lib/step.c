@@ -180,7 +180,7 @@ static void step_forward(step_run *run)
     step_leave(run, ftmem__walk_last(walk), FTMEM__PASS_FORWARD);
     run->released = true;
     step_moment(run, run->first, head->pass[FTMEM__PASS_FORWARD], segment, FTMEM__PASS_FORWARD, -1);
-    step_pass(run, run->first + !walk->shape.family->plain_loss, head->loss, segment, FTMEM__PASS_FORWARD, -1);
+    step_pass(run, run->first + !walk->shape.family->loss_own_dtype, head->loss, segment, FTMEM__PASS_FORWARD, -1);
     step_drop_outputs(run);
     run->held = head->logits_bytes;
     run->leaf = step_leaf(walk);
