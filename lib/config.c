@@ -106,6 +106,7 @@ enum {
     CONFIG_WINDOW_FROM = 32,   /* ... from max_window_layers on, or as layer_types says */
     CONFIG_CYCLES = 64,        /* of so many layers the last one is full, or as layer_types says */
     CONFIG_CYCLE_KEY = 128,    /* sliding_window_pattern says how many */
+    CONFIG_TOWER = 512,        /* a vision tower, which is read inside another config */
     CONFIG_CYCLE_FIRST = 256   /* the first one is full, and the window is half of local_attention (ModernBERT) */
 };
 
@@ -829,7 +830,7 @@ static ftmem_status config_open_text(config_source *c)
     const char *name = type && type->type == FTMEM_ENTRY_TEXT ? type->text : c->vision->text;
     c->old = config_rename_of(name);
     c->cls = config_class_of(c->old ? c->old->of : name);
-    if (!c->cls) return config_refuse_type(c, name);
+    if (!c->cls || config_is(c, CONFIG_TOWER)) return config_refuse_type(c, name);
     if (config_object(c, "text_config")) c->prefix = "text_config.";
     return FTMEM_OK;
 }
@@ -846,7 +847,7 @@ static ftmem_status config_open(config_source *c)
     if (c->vision) return config_open_text(c);
     c->old = config_rename_of(type->text);
     c->cls = config_class_of(c->old ? c->old->of : gemma3 ? "gemma3_text" : type->text);
-    if (!c->cls) return config_refuse_type(c, type->text);
+    if (!c->cls || config_is(c, CONFIG_TOWER)) return config_refuse_type(c, type->text);
     if (gemma3 && config_object(c, "text_config")) c->prefix = "text_config.";
     return FTMEM_OK;
 }
@@ -894,6 +895,14 @@ static void config_taps(const config_source *c, ftmem_model *model)
     if (model->tower_taps == 0) model->tower_taps = 3;
 }
 
+/* modeling_siglip.py SiglipMultiheadAttentionPoolingHead, which the class has by default. */
+static ftmem_status config_refuse_head(const config_source *c)
+{
+    ftmem_entry head = config_lookup(c, "vision_use_head");
+    if (head.type != FTMEM_ENTRY_BOOL || head.integer == 0) return FTMEM_OK;
+    return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, "vision_config.vision_use_head", "true", "vision_use_head is true; a pooling head of the vision tower is not modelled.");
+}
+
 /* The tower's own config. Its dimensions go beside the text model's; what they have in common is the text model's. */
 static ftmem_status config_tower(const config_source *c, ftmem_model *model)
 {
@@ -908,7 +917,8 @@ static ftmem_status config_tower(const config_source *c, ftmem_model *model)
     if (type && type->type == FTMEM_ENTRY_TEXT && strcmp(type->text, c->vision->type) != 0 && strcmp(type->text, c->vision->tower_class) != 0)
         return config_fail(c, FTMEM_E_UNSUPPORTED, type, "this tower is not modelled in this model");
     model->tower = c->vision->tower;
-    status = config_refuse_options(&tower);
+    status = config_refuse_head(&tower);
+    if (status == FTMEM_OK) status = config_refuse_options(&tower);
     if (status == FTMEM_OK) status = config_apply_all(&tower, model);
     config_copy_switches(model, &text);
     if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_QWEN3_VL) config_taps(&tower, model);

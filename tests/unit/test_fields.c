@@ -235,9 +235,9 @@ static void messages_say_field_value_and_range(void **state)
     ftmem__fields_validate(FTMEM_OBJECT_JOB, &job, &error);
     assert_string_equal(error.message, "job.margin is 1.5; it must be between 0.01 and 0.9");
     job.margin = 0;
-    job.freeze = 32;
+    job.freeze = 64;
     ftmem__fields_validate(FTMEM_OBJECT_JOB, &job, &error);
-    assert_string_equal(error.message, "job.freeze is 32; it must be a set of embed+head+first_layers+last_layers+all_but");
+    assert_string_equal(error.message, "job.freeze is 64; it must be a set of embed+head+first_layers+last_layers+all_but+tower");
 }
 
 static void unterminated_texts_are_refused(void **state)
