@@ -97,13 +97,15 @@ enum {
     FTMEM_GRANITE = 23, FTMEM_STABLELM = 24, FTMEM_COHERE = 25, FTMEM_COHERE2 = 26,
     /* code outside transformers, loaded with trust_remote_code */
     FTMEM_QWEN = 27, FTMEM_BAICHUAN = 28, FTMEM_CHATGLM = 29, FTMEM_INTERNLM2 = 30, FTMEM_ORION = 31, FTMEM_MINICPM = 32,
-    FTMEM_T5 = 60, FTMEM_BART = 61, FTMEM_WHISPER = 62, /* encoder and decoder: two stacks */
+    /* mixtures of experts */
+    FTMEM_MIXTRAL = 33, FTMEM_QWEN3_MOE = 34,
+    FTMEM_DEEPSEEK_V2 = 35, FTMEM_DEEPSEEK_V3 = 36, FTMEM_GLM4_MOE = 37, FTMEM_MINIMAX_M2 = 38, FTMEM_OLMOE = 39,
+    FTMEM_T5 = 40, FTMEM_BART = 41, FTMEM_WHISPER = 42, /* encoder and decoder: two stacks */
     /* encoders and vision */
-    FTMEM_BERT = 63, FTMEM_ROBERTA = 64, FTMEM_ALBERT = 65, FTMEM_DEBERTA_V2 = 66, FTMEM_DISTILBERT = 67,
-    FTMEM_MODERNBERT = 68, FTMEM_VIT = 69,
+    FTMEM_BERT = 43, FTMEM_ROBERTA = 44, FTMEM_ALBERT = 45, FTMEM_DISTILBERT = 46, FTMEM_MODERNBERT = 47, FTMEM_VIT = 48,
     /* vision towers, whose configs are read inside those of vision-language models (ftmem_model.tower) */
-    FTMEM_CLIP_VISION_MODEL = 70, FTMEM_SIGLIP_VISION_MODEL = 71, FTMEM_PIXTRAL = 72, FTMEM_QWEN2_5_VL_VISION = 73, FTMEM_QWEN3_VL_VISION = 74,
-    FTMEM_FAMILY_END = 75
+    FTMEM_CLIP_VISION_MODEL = 49, FTMEM_SIGLIP_VISION_MODEL = 50, FTMEM_PIXTRAL = 51, FTMEM_QWEN2_5_VL_VISION = 52, FTMEM_QWEN3_VL_VISION = 53,
+    FTMEM_FAMILY_END = 54
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
@@ -183,12 +185,21 @@ enum {
     FTMEM_ROLE_Q = 0, FTMEM_ROLE_K = 1, FTMEM_ROLE_V = 2, FTMEM_ROLE_QKV = 3, FTMEM_ROLE_O = 4,
     FTMEM_ROLE_GATE = 5, FTMEM_ROLE_UP = 6, FTMEM_ROLE_GATE_UP = 7, FTMEM_ROLE_DOWN = 8,
     FTMEM_ROLE_EMBED = 9, FTMEM_ROLE_HEAD = 10, FTMEM_ROLE_NORM = 11, FTMEM_ROLE_POSITION = 12,
-    FTMEM_ROLE_POOL = 13, /* a linear between the blocks and the head: BERT's pooler, the transform before a masked LM's decoder */
-    FTMEM_ROLE_WIDEN = 14, /* from the width of the token embedding to that of the blocks (ALBERT) */
-    FTMEM_ROLE_TOWER = 15, /* linears of a vision tower and its projector that have no name of the text model's */
-    FTMEM_ROLE_END = 16
+    FTMEM_ROLE_ROUTER = 13,       /* of a mixture of experts: experts x hidden */
+    FTMEM_ROLE_EXPERTS_UP = 14,   /* gate and up of all experts: experts x 2 expert_ffn x hidden */
+    FTMEM_ROLE_EXPERTS_DOWN = 15, /* experts x hidden x expert_ffn */
+    FTMEM_ROLE_SHARED_GATE = 16,  /* weighs the shared expert: 1 x hidden */
+    /* of multi-head latent attention; FTMEM_ROLE_Q where queries have no latent */
+    FTMEM_ROLE_Q_DOWN = 17,  /* hidden to q_rank */
+    FTMEM_ROLE_Q_UP = 18,    /* q_rank to heads x head_dim */
+    FTMEM_ROLE_KV_DOWN = 19, /* hidden to kv_rank + rotary_dim */
+    FTMEM_ROLE_KV_UP = 20,   /* kv_rank to heads x (head_dim - rotary_dim + value_dim) */
+    FTMEM_ROLE_POOL = 21,  /* a linear between the blocks and the head: BERT's pooler, the transform before a masked LM's decoder */
+    FTMEM_ROLE_WIDEN = 22, /* from the width of the token embedding to that of the blocks (ALBERT) */
+    FTMEM_ROLE_TOWER = 23, /* linears of a vision tower and its projector that have no name of the text model's */
+    FTMEM_ROLE_END = 24
 };
-#define FTMEM_ROLES_ALL_LINEAR 0xe1ffu /* every linear but the head: PEFT's "all-linear" */
+#define FTMEM_ROLES_ALL_LINEAR 0xffe1ffu /* every linear but the head: PEFT's "all-linear" */
 
 /* Parts for ftmem_job.freeze; a set is an OR. */
 enum { FTMEM_PART_EMBED = 1, FTMEM_PART_HEAD = 2, FTMEM_PART_FIRST_LAYERS = 4, FTMEM_PART_LAST_LAYERS = 8, FTMEM_PART_ALL_BUT = 16, FTMEM_PART_TOWER = 32 };
@@ -269,7 +280,20 @@ typedef struct ftmem_model {
     int32_t alibi;            /* switch: attention bias by distance instead of rotation (Falcon-RW); AUTO: the family's */
     int32_t inferred;         /* 1: dimensions were inferred from a parameter count */
     int32_t reserved;
-    uint8_t layer_kind[FTMEM_MAX_LAYERS]; /* per layer: 0 full attention, 1 sliding window, 2 full without rotation */
+    /* Per layer. Low four bits: 0 full attention, 1 sliding window, 2 full without rotation. High four bits: the MLP;
+       0 dense, 1 experts. */
+    uint8_t layer_kind[FTMEM_MAX_LAYERS];
+    int64_t experts;           /* routed experts of a block with experts; 0: a dense model. All of them are parameters */
+    int64_t experts_per_token; /* of those, how many work on one token; required with experts */
+    int64_t expert_ffn;        /* width of one routed expert; 0: ffn */
+    int64_t shared_ffn;        /* width of the expert that every token passes (several: together); 0: none */
+    int64_t q_rank;            /* multi-head latent attention: width of the queries' latent; 0: they have none */
+    int64_t kv_rank;           /* width of the latent of keys and values; 0: ordinary attention. head_dim is that of queries and
+                                  keys, rotary_dim the rotated part of it, shared by all heads in the keys */
+    int64_t value_dim;         /* width of a value head; 0: head_dim */
+    int64_t router_groups;     /* experts are in so many groups, of which some are chosen first; 0: 1, no groups */
+    int32_t router_norm;       /* switch: the chosen experts' weights are divided by their sum; AUTO: the family's */
+    int32_t expert_bias;       /* switch: biases in the experts; AUTO: the family's */
     /* The stack that runs before the decoder, in families that have one; elsewhere 0. */
     int64_t encoder_layers;    /* blocks; 0: layers */
     int64_t encoder_hidden;    /* width of its stream; 0: hidden */
@@ -280,7 +304,7 @@ typedef struct ftmem_model {
     int64_t relative_buckets;  /* rows of a table of relative positions (T5); 0: 32 */
     double mlp_dropout;        /* between activation and down projection; 0: none */
     int32_t gated;             /* switch: the MLP has a gate, in families that come in both forms (T5); AUTO: the family's */
-    int32_t reserved2;
+    int32_t dequantized;       /* 1: the config's weights are in a format that is not trained (fp8, MXFP4, ...): taken as converted to job.dtype */
     int64_t type_vocab;       /* rows of the table of token types (BERT's segments); 0: none */
     int64_t embedding_width;  /* of the token embedding, where a projection widens it (ALBERT); 0: hidden */
     int64_t image_size;       /* pixels of a square image's side; tokens follow from it; 0: not a vision model */
@@ -458,6 +482,7 @@ enum {
     FTMEM_NOTE_LATER_STEP = 6,  /* the peak comes in step 2, when the states exist */
     FTMEM_NOTE_CKPT_FROZEN = 7, /* checkpointing makes frozen blocks keep inputs and pass gradients */
     FTMEM_NOTE_REMOTE_CODE = 9, /* the model's code is not in transformers: parameters are exact, activations those of the same form there */
+    FTMEM_NOTE_DEQUANTIZED = 10, /* the weights are stored in a format that is not trained: predicted as converted to job.dtype on loading */
     FTMEM_NOTE_TIER = 8         /* reserved and process are calibrated, with few rows behind them */
 };
 typedef struct ftmem_note {

@@ -7,6 +7,7 @@
  * a class accepts and never reads (embd_pdrop of Phi-3, no_bias of MPT) has no row here.
  */
 #include "catalog.h"
+#include "families.h"
 
 #include <stddef.h>
 
@@ -55,6 +56,7 @@ typedef struct config_source {
 /* How a value is read. Those with OR_NULL take null as "derive it", and leave 0. */
 typedef enum config_read {
     CONFIG_WIDTH,
+    CONFIG_WIDTH_OR_NULL,
     CONFIG_FFN,
     CONFIG_FFN_OR_NULL,
     CONFIG_FFN_BOTH, /* gate and up together */
@@ -62,9 +64,9 @@ typedef enum config_read {
     CONFIG_LAYERS_OR_NULL,
     CONFIG_HEADS,
     CONFIG_HEADS_OR_NULL,
-    CONFIG_WIDTH_OR_NULL,
     CONFIG_VOCAB,
     CONFIG_POSITIONS,
+    CONFIG_GROUPS,       /* n_group, where topk_method is group_limited_greedy */
     CONFIG_RATE,         /* a dropout */
     CONFIG_RATE_OR_KEEP, /* null: what an earlier key said */
     CONFIG_CAP,          /* a soft cap; null: none */
@@ -81,12 +83,17 @@ static const struct {
     int64_t maximum;
     bool or_null;
 } config_limits[] = {
-    [CONFIG_WIDTH] = { 1 << 24, false },           [CONFIG_FFN] = { 1 << 26, false },
-    [CONFIG_FFN_OR_NULL] = { 1 << 26, true },      [CONFIG_FFN_BOTH] = { 1 << 27, false },
-    [CONFIG_LAYERS] = { FTMEM_MAX_LAYERS, false }, [CONFIG_LAYERS_OR_NULL] = { FTMEM_MAX_LAYERS, true },
-    [CONFIG_HEADS] = { 1 << 16, false },           [CONFIG_HEADS_OR_NULL] = { 1 << 16, true },
+    [CONFIG_WIDTH] = { 1 << 24, false },
     [CONFIG_WIDTH_OR_NULL] = { 1 << 24, true },
-    [CONFIG_VOCAB] = { 1 << 30, false },           [CONFIG_POSITIONS] = { INT64_C(1) << 40, false },
+    [CONFIG_FFN] = { 1 << 26, false },
+    [CONFIG_FFN_OR_NULL] = { 1 << 26, true },
+    [CONFIG_FFN_BOTH] = { 1 << 27, false },
+    [CONFIG_LAYERS] = { FTMEM_MAX_LAYERS, false },
+    [CONFIG_LAYERS_OR_NULL] = { FTMEM_MAX_LAYERS, true },
+    [CONFIG_HEADS] = { 1 << 16, false },
+    [CONFIG_HEADS_OR_NULL] = { 1 << 16, true },
+    [CONFIG_VOCAB] = { 1 << 30, false },
+    [CONFIG_POSITIONS] = { INT64_C(1) << 40, false },
 };
 
 typedef struct config_rule {
@@ -105,9 +112,13 @@ enum {
     CONFIG_WINDOW_SWITCH = 16, /* ... where use_sliding_window is true */
     CONFIG_WINDOW_FROM = 32,   /* ... from max_window_layers on, or as layer_types says */
     CONFIG_CYCLES = 64,        /* of so many layers the last one is full, or as layer_types says */
+    CONFIG_EXPERTS = 256,      /* blocks have experts */
+    CONFIG_SPARSE_STEP = 512,  /* ... every decoder_sparse_step-th, but not those of mlp_only_layers */
+    CONFIG_DENSE_FIRST = 1024, /* ... after the first first_k_dense_replace */
+    CONFIG_LATENT = 2048,      /* latent attention: a head is qk_nope_head_dim + qk_rope_head_dim wide; n_shared_experts are as wide as routed ones */
     CONFIG_CYCLE_KEY = 128,    /* sliding_window_pattern says how many */
-    CONFIG_TOWER = 512,        /* a vision tower, which is read inside another config */
-    CONFIG_CYCLE_FIRST = 256   /* the first one is full, and the window is half of local_attention (ModernBERT) */
+    CONFIG_TOWER = 4096,       /* a vision tower, which is read inside another config */
+    CONFIG_CYCLE_FIRST = 8192  /* the first one is full, and the window is half of local_attention (ModernBERT) */
 };
 
 typedef struct config_family {
@@ -314,14 +325,23 @@ static ftmem_status config_read_size(const config_source *c, const ftmem_entry *
     return config_whole(c, e, config_limits[read].maximum, config_limits[read].or_null, value);
 }
 
+static ftmem_status config_groups(const config_source *c, const ftmem_entry *method, int64_t *groups)
+{
+    ftmem_entry e = config_lookup(c, "n_group");
+    bool limited = method->type == FTMEM_ENTRY_TEXT && strcmp(method->text, "group_limited_greedy") == 0;
+    *groups = 1;
+    return limited ? config_whole(c, &e, 1 << 10, false, groups) : FTMEM_OK;
+}
+
 static ftmem_status config_apply(const config_source *c, const config_rule *rule, ftmem_model *model)
 {
     char *to = (char *)model + rule->member;
     ftmem_entry e = config_lookup(c, rule->key);
     ftmem_status status = FTMEM_OK;
-    if (rule->read <= CONFIG_POSITIONS) {
+    if (rule->read <= CONFIG_GROUPS) {
         int64_t size = 0;
-        status = config_read_size(c, &e, rule->read, &size);
+        if (rule->read == CONFIG_GROUPS) status = config_groups(c, &e, &size);
+        else status = config_read_size(c, &e, rule->read, &size);
         if (rule->read == CONFIG_FFN_BOTH) size /= 2;
         memcpy(to, &size, sizeof size);
     } else if (rule->read <= CONFIG_CAP) {
@@ -340,8 +360,9 @@ static ftmem_status config_apply(const config_source *c, const config_rule *rule
 
 static void config_switches_off(ftmem_model *model)
 {
-    int32_t *const switches[] = { &model->tied,     &model->qkv_bias,  &model->o_bias,    &model->mlp_bias, &model->norm_bias, &model->qk_norm,
-                                  &model->parallel, &model->two_norms, &model->head_bias, &model->scaled,   &model->alibi };
+    int32_t *const switches[] = { &model->tied,    &model->qkv_bias,    &model->o_bias,     &model->mlp_bias,  &model->norm_bias,
+                                  &model->qk_norm, &model->parallel,    &model->two_norms,  &model->head_bias, &model->scaled,
+                                  &model->alibi,   &model->router_norm, &model->expert_bias };
     for (int32_t i = 0; i < FTMEM__COUNT(switches); i++) *switches[i] = FTMEM_OFF;
 }
 
@@ -419,8 +440,20 @@ static ftmem_status config_kv_heads(const config_source *c, ftmem_model *model)
                            model->heads, "must be a multiple of it");
 }
 
+/* A head's rotated part is rotary_dim; keys have as many heads as queries. */
+static ftmem_status config_latent_heads(const config_source *c, ftmem_model *model)
+{
+    int64_t plain = 0;
+    ftmem_entry e = config_lookup(c, "qk_nope_head_dim");
+    ftmem_status status = config_whole(c, &e, 1 << 16, false, &plain);
+    model->head_dim = plain + model->rotary_dim;
+    model->kv_heads = model->heads;
+    return status;
+}
+
 static ftmem_status config_heads(const config_source *c, ftmem_model *model)
 {
+    if (config_is(c, CONFIG_LATENT)) return config_latent_heads(c, model);
     /* These classes insist on it even when head_dim is given. */
     bool always = config_is(c, CONFIG_HEADS_DIVIDE);
     if (model->hidden % model->heads != 0 && (always || model->head_dim == 0))
@@ -442,6 +475,7 @@ static ftmem_status config_partly_rotated(const config_source *c, ftmem_model *m
 {
     double factor = 0;
     ftmem_entry e = config_rotary_factor(c);
+    if (e.type == FTMEM_ENTRY_NULL) e.type = FTMEM_ENTRY_INT, e.integer = 1;
     ftmem_status status = config_real(c, &e, 1e-9, 1, "it must be a fraction above 0 and up to 1", &factor);
     if (status != FTMEM_OK) return status;
     model->rotary_dim = (int64_t)((double)model->head_dim * factor); /* rounded down, as in the code */
@@ -449,7 +483,8 @@ static ftmem_status config_partly_rotated(const config_source *c, ftmem_model *m
     return config_fail(c, FTMEM_E_CONFLICT, &e, "that fraction of a head must be an even number of dimensions");
 }
 
-static ftmem_status config_gptj_rotation(const config_source *c, ftmem_model *model)
+/* GPT-J, and MiniMax-M2's older files, say it in dimensions. */
+static ftmem_status config_own_rotation(const config_source *c, ftmem_model *model)
 {
     ftmem_entry e = config_lookup(c, "rotary_dim");
     ftmem_status status = config_whole(c, &e, model->head_dim, true, &model->rotary_dim);
@@ -459,8 +494,8 @@ static ftmem_status config_gptj_rotation(const config_source *c, ftmem_model *mo
 
 static ftmem_status config_rotation(const config_source *c, ftmem_model *model)
 {
-    if (config_is(c, CONFIG_ROTATES_NOT) || model->alibi == FTMEM_ON) return FTMEM_OK;
-    if (c->cls->family == FTMEM_GPTJ) return config_gptj_rotation(c, model);
+    if (config_is(c, CONFIG_ROTATES_NOT | CONFIG_LATENT) || model->alibi == FTMEM_ON) return FTMEM_OK;
+    if (c->cls->family == FTMEM_GPTJ || config_given(c, "rotary_dim")) return config_own_rotation(c, model);
     if (config_is(c, CONFIG_ROTATES_PART)) return config_partly_rotated(c, model);
     model->rotary_dim = model->head_dim;
     return FTMEM_OK;
@@ -685,6 +720,55 @@ static ftmem_status config_layers(const config_source *c, ftmem_model *model)
     return FTMEM_OK;
 }
 
+/* ----------------------------------------------------------------------------------------------------- experts */
+
+/* A list of layer numbers, in any order: sets `bit` in the items of those layers. */
+static ftmem_status config_layer_set(const config_source *c, const char *list, int64_t layers, uint8_t *items)
+{
+    for (size_t i = 0; i < c->count; i++) {
+        const ftmem_entry *e = &c->entries[i];
+        if (config_list_index(c, e, list) < 0) continue;
+        if (e->type != FTMEM_ENTRY_INT || e->integer < 0) return config_fail(c, FTMEM_E_TYPE, e, "it must be the number of a layer");
+        if (e->integer < layers) items[e->integer] = 1;
+    }
+    return FTMEM_OK;
+}
+
+/* modeling_qwen3_moe.py Qwen3MoeDecoderLayer: which blocks are dense. */
+static ftmem_status config_sparse_step(const config_source *c, ftmem_model *model, uint8_t *dense)
+{
+    int64_t step = 1;
+    ftmem_entry e = config_lookup(c, "decoder_sparse_step");
+    ftmem_status status = config_whole(c, &e, FTMEM_MAX_LAYERS, false, &step);
+    for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++) dense[i] = (i + 1) % step != 0;
+    return status != FTMEM_OK ? status : config_layer_set(c, "mlp_only_layers", model->layers, dense);
+}
+
+/* modeling_deepseek_v2.py DeepseekV2DecoderLayer, and how many shared experts there are. */
+static ftmem_status config_dense_first(const config_source *c, ftmem_model *model, uint8_t *dense)
+{
+    ftmem_entry e = config_lookup(c, "first_k_dense_replace"), shared = config_lookup(c, "n_shared_experts");
+    int64_t experts = 0;
+    ftmem_status status = config_whole(c, &shared, 1 << 10, true, &experts);
+    model->shared_ffn = experts * model->expert_ffn;
+    if (status != FTMEM_OK) return status;
+    if (e.type != FTMEM_ENTRY_INT || e.integer < 0) return config_fail(c, FTMEM_E_TYPE, &e, "it must be a number of layers");
+    for (int64_t i = 0; i < model->layers; i++) dense[i] = i < e.integer;
+    return FTMEM_OK;
+}
+
+static ftmem_status config_experts(const config_source *c, ftmem_model *model)
+{
+    uint8_t dense[FTMEM_MAX_LAYERS] = { 0 };
+    ftmem_status status = FTMEM_OK;
+    if (!config_is(c, CONFIG_EXPERTS)) return FTMEM_OK;
+    if (config_is(c, CONFIG_DENSE_FIRST)) status = config_dense_first(c, model, dense);
+    if (config_is(c, CONFIG_SPARSE_STEP)) status = config_sparse_step(c, model, dense);
+    for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++)
+        if (!dense[i]) model->layer_kind[i] |= FTMEM__MLP_EXPERTS << 4;
+    return status;
+}
+
 /* ---------------------------------------------------------------------------------------------------- refusals */
 
 static bool config_harmless(const ftmem_entry *e, uint8_t read)
@@ -741,8 +825,17 @@ static ftmem_status config_refuse_objects(const config_source *c)
     return FTMEM_OK;
 }
 
+/* Formats of published weights for inference. transformers trains none of them: it converts them on loading. */
+static bool config_not_trained(const char *method)
+{
+    static const char *const methods[] = { "fp8", "mxfp4", "modelopt", "compressed-tensors", "fbgemm_fp8" };
+    for (int32_t i = 0; i < FTMEM__COUNT(methods); i++)
+        if (strcmp(method, methods[i]) == 0) return true;
+    return false;
+}
+
 /* bitsandbytes is what QLORA and LORA8 model; which of them is the job's to say. Other formats are not modelled. */
-static ftmem_status config_refuse_quantization(const config_source *c)
+static ftmem_status config_quantization(const config_source *c, ftmem_model *model)
 {
     char message[256];
     ftmem__text text = ftmem__text_in(message, sizeof message);
@@ -753,6 +846,8 @@ static ftmem_status config_refuse_quantization(const config_source *c)
     const char *name = method && method->type == FTMEM_ENTRY_TEXT && method->text ? method->text : "";
     if (strncmp(name, "bitsandbytes", 12) == 0) return FTMEM_OK;
     if (!*name && (config_given(&root, "quantization_config.load_in_4bit") || config_given(&root, "quantization_config.load_in_8bit"))) return FTMEM_OK;
+    model->dequantized = config_not_trained(name) || (!*name && config_given(&root, "quantization_config.config_groups.group_0.weights.num_bits"));
+    if (model->dequantized) return FTMEM_OK;
     ftmem__put(&text, "quantization_config says ");
     ftmem__put(&text, *name ? name : "no quant_method");
     ftmem__put(&text, "; only bitsandbytes is modelled, so give the config of the unquantised model.");
@@ -762,7 +857,6 @@ static ftmem_status config_refuse_quantization(const config_source *c)
 static ftmem_status config_refuse(const config_source *c)
 {
     ftmem_status status = config_refuse_objects(c);
-    if (status == FTMEM_OK) status = config_refuse_quantization(c);
     return status != FTMEM_OK ? status : config_refuse_options(c);
 }
 
@@ -802,7 +896,7 @@ static ftmem_status config_refuse_type(const config_source *c, const char *type)
     ftmem__put(&text, what ? " is " : " is not known");
     ftmem__put(&text, what ? what : "");
     ftmem__put(&text, what ? ", which is not modelled;" : ";");
-    ftmem__put(&text, " modelled are dense decoders such as llama, mistral, qwen2, qwen3, gemma2, phi3, gpt2 and falcon.");
+    ftmem__put(&text, " modelled are decoders such as llama, qwen3, gemma2, phi3, gpt2, falcon, mixtral and deepseek_v3.");
     return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, "model_type", type, message);
 }
 
@@ -900,7 +994,8 @@ static ftmem_status config_refuse_head(const config_source *c)
 {
     ftmem_entry head = config_lookup(c, "vision_use_head");
     if (head.type != FTMEM_ENTRY_BOOL || head.integer == 0) return FTMEM_OK;
-    return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, "vision_config.vision_use_head", "true", "vision_use_head is true; a pooling head of the vision tower is not modelled.");
+    return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, "vision_config.vision_use_head", "true",
+                       "vision_use_head is true; a pooling head of the vision tower is not modelled.");
 }
 
 /* The tower's own config. Its dimensions go beside the text model's; what they have in common is the text model's. */
@@ -937,11 +1032,13 @@ ftmem_status ftmem__model_build(const ftmem_entry *entries, size_t count, const 
     model->family = c.cls->family;
     config_name(&c, name, model);
     status = config_refuse(&c);
+    if (status == FTMEM_OK) status = config_quantization(&c, model);
     if (status == FTMEM_OK) status = config_apply_all(&c, model);
     if (status == FTMEM_OK) status = config_heads(&c, model);
     if (status == FTMEM_OK) status = config_rotation(&c, model);
     if (status == FTMEM_OK) status = config_blocks(&c, model);
     if (status == FTMEM_OK) status = config_layers(&c, model);
+    if (status == FTMEM_OK) status = config_experts(&c, model);
     return status != FTMEM_OK || !c.vision ? status : config_tower(&c, model);
 }
 

@@ -72,6 +72,14 @@ STEPS(families_head_first, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN);
     .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)
 #define LLAMA_PARTS .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .o_bias = OFF, .mlp_bias = OFF, \
     .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
+#define QWEN3_PARTS .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, \
+    .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
+/* peft/utils/transformers_weight_conversion.py: in these families gate_proj, up_proj and down_proj (w1, w3 and w2) mean the
+   experts' parameters, in dense blocks and shared experts nothing. */
+#define MOE_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
+    "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL}
+#define LATENT_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
+    "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}
 #define GPT_LIKE .block = families_gpt2, .dropout_inside = true, GPT_PARTS
 #define ENCODER .norm = FTMEM__LAYER, .positions = FTMEM__LEARNED, .mlp = FTMEM__PLAIN, .activation = FTMEM_GELU, .bidirectional = true, .positional_masks = true, .qkv_bias = ON, .o_bias = ON, \
     .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF
@@ -104,11 +112,19 @@ STEPS(families_bart_encoder, BART_ATTENTION, BART_FF);
 STEPS(families_bart_decoder, BART_ATTENTION, FTMEM__RESIDUAL, FTMEM__CROSS_ATTENTION, BART_END, BART_FF);
 #define BART_PARTS .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .positions = FTMEM__LEARNED, .eager = FTMEM__EAGER_T5, .activation = FTMEM_GELU, .tied = ON, \
     .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .loss_own_dtype = true, \
-    .default_targets = R(Q) | R(V), .modules = {"q_proj", "k_proj", "v_proj", NULL, "out_proj", NULL, "fc1", NULL, "fc2", "shared", "lm_head", NULL, "embed_positions"}
-#define BART .model_type = "bart", BART_PARTS, .embed_norm_last = true, .no_final_norm = true, .embed_scale = true
+    .modules = {"q_proj", "k_proj", "v_proj", NULL, "out_proj", NULL, "fc1", NULL, "fc2", "embed_tokens", "lm_head", NULL, "embed_positions"}
+#define BART .model_type = "bart", BART_PARTS, .embed_norm_last = true, .no_final_norm = true, .embed_scale = true, .default_targets = R(Q) | R(V)
 static const ftmem__family families_bart_source = {.block = families_bart_encoder, .positions_by_row = true, .positional_masks = true, BART};
+/* modeling_whisper.py WhisperEncoderLayer, WhisperDecoderLayer: the norm comes first */
+#define WHISPER_ATTENTION FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION, FTMEM__DROPOUT, FTMEM__ADD_NAMED
+#define WHISPER_FF FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP_INLINE, FTMEM__DROPOUT, FTMEM__ADD_NAMED
+STEPS(families_whisper_encoder, WHISPER_ATTENTION, WHISPER_FF, FTMEM__CLAMP);
+STEPS(families_whisper_decoder, WHISPER_ATTENTION, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__CROSS_ATTENTION, FTMEM__DROPOUT, FTMEM__ADD_NAMED, WHISPER_FF);
+#define WHISPER .model_type = "whisper", BART_PARTS, .scaled_query = true, .dense_heads = true, .k_unbiased = true
+static const ftmem__family families_whisper_source = {.block = families_whisper_encoder, .fed_features = true, .positional_masks = true, WHISPER};
 
 static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
+    [FTMEM_WHISPER] = {.block = families_whisper_decoder, .encoder = &families_whisper_source, .positions_by_row = true, WHISPER},
     [FTMEM_BART] = {.block = families_bart_decoder, .encoder = &families_bart_source, .logits_buffer = true, BART},
     [FTMEM_T5] = {.block = families_t5_decoder, .encoder = &families_t5_plain_encoder, .gated_form = &families_t5_gated, .keeps_cache = true, T5_PLAIN},
     [FTMEM_LLAMA] = {.model_type = "llama", LLAMA_LIKE},
@@ -195,31 +211,45 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_ORION] = {.model_type = "orion", .remote_code = true, .block = families_sequential, .norm = FTMEM__LAYER, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF,
         .mlp_bias = OFF, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_MINICPM] = {.model_type = "minicpm", LLAMA_LIKE, .remote_code = true, .embed_scale = true, .scale_outside = true, .scale_before_head = true},
+    [FTMEM_MIXTRAL] = {.model_type = "mixtral", LLAMA_PARTS, .qkv_bias = OFF, .router = FTMEM__ROUTER_SOFTMAX, .experts_as = FTMEM__EXPERTS_AS_W, .router_norm = ON, .modules = MOE_MODULES,
+        .default_targets = R(Q) | R(V)},
+    [FTMEM_QWEN3_MOE] = {.model_type = "qwen3_moe", QWEN3_PARTS, .norm_each = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_norm = OFF, .modules = MOE_MODULES,
+        .default_targets = R(Q) | R(V)},
+    [FTMEM_DEEPSEEK_V2] = {.model_type = "deepseek_v2", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_COMPLEX, .router = FTMEM__ROUTER_SOFTMAX_SCALED, .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true,
+        .modules = LATENT_MODULES, .default_targets = R(Q) | R(KV_UP)},
+    [FTMEM_DEEPSEEK_V3] = {.model_type = "deepseek_v3", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON,
+        .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .modules = LATENT_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
+    [FTMEM_GLM4_MOE] = {.model_type = "glm4_moe", QWEN3_PARTS, .turn = FTMEM__TURN_JOINED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .experts_as = FTMEM__EXPERTS_AS_PROJ,
+        .router_fp32 = true, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_MINIMAX_M2] = {.model_type = "minimax_m2", QWEN3_PARTS, .qk_norm_kind = FTMEM__QK_WHOLE, .norm_each = true, .views_last = true, .turn = FTMEM__TURN_JOINED, .router = FTMEM__ROUTER_SIGMOID, .router_norm = ON,
+        .experts_as = FTMEM__EXPERTS_AS_W, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_OLMOE] = {.model_type = "olmoe", QWEN3_PARTS, .qk_norm_kind = FTMEM__QK_WHOLE, .norm_each = true, .views_last = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF,
+        .experts_as = FTMEM__EXPERTS_AS_PROJ, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_BERT] = {.model_type = "bert", BERT_LIKE, .block = families_bert, .id_buffers = 2,
         .head = {[FTMEM_TASK_CLASSIFY] = families_head_pooled, [FTMEM_TASK_MASKED_LM] = families_head_transform, [FTMEM_TASK_TOKEN_CLASSIFY] = families_head_dropout},
         .modules = {"query", "key", "value", NULL, "attention.output.dense", NULL, "intermediate.dense", NULL, "output.dense", "word_embeddings", "classifier", NULL,
-                    "position_embeddings", "dense"}, .default_targets = R(Q) | R(V)},
+                    "position_embeddings", [FTMEM_ROLE_POOL] = "dense"}, .default_targets = R(Q) | R(V)},
     [FTMEM_ROBERTA] = {.model_type = "roberta", BERT_LIKE, .block = families_bert, .id_buffers = 2, .positions_by_row = true, .head_unquantized = true,
         .head = {[FTMEM_TASK_CLASSIFY] = families_head_roberta, [FTMEM_TASK_MASKED_LM] = families_head_transform, [FTMEM_TASK_TOKEN_CLASSIFY] = families_head_dropout},
         .modules = {"query", "key", "value", NULL, "attention.output.dense", NULL, "intermediate.dense", NULL, "output.dense", "word_embeddings", "classifier", NULL,
-                    "position_embeddings", "dense"}, .default_targets = R(Q) | R(V)},
+                    "position_embeddings", [FTMEM_ROLE_POOL] = "dense"}, .default_targets = R(Q) | R(V)},
     [FTMEM_ALBERT] = {.model_type = "albert", BERT_LIKE, .block = families_albert, .id_buffers = 2, .norm_inside = true, .shared_blocks = true,
         .head = {[FTMEM_TASK_CLASSIFY] = families_head_pooled, [FTMEM_TASK_MASKED_LM] = families_head_transform, [FTMEM_TASK_TOKEN_CLASSIFY] = families_head_dropout},
-        .modules = {"query", "key", "value", NULL, "attention.dense", NULL, "ffn", NULL, "ffn_output", "word_embeddings", "classifier", NULL, "position_embeddings", "pooler",
-                    "embedding_hidden_mapping_in"}},
+        .modules = {"query", "key", "value", NULL, "attention.dense", NULL, "ffn", NULL, "ffn_output", "word_embeddings", "classifier", NULL, "position_embeddings", [FTMEM_ROLE_POOL] = "pooler",
+                    [FTMEM_ROLE_WIDEN] = "embedding_hidden_mapping_in"}},
     [FTMEM_DISTILBERT] = {.model_type = "distilbert", BERT_LIKE, .block = families_distilbert, .id_buffers = 1,
         .head = {[FTMEM_TASK_CLASSIFY] = families_head_distilbert, [FTMEM_TASK_MASKED_LM] = families_head_transform, [FTMEM_TASK_TOKEN_CLASSIFY] = families_head_dropout},
-        .modules = {"q_lin", "k_lin", "v_lin", NULL, "out_lin", NULL, "lin1", NULL, "lin2", "word_embeddings", "classifier", NULL, "position_embeddings", "vocab_transform"}},
+        .modules = {"q_lin", "k_lin", "v_lin", NULL, "out_lin", NULL, "lin1", NULL, "lin2", "word_embeddings", "classifier", NULL, "position_embeddings", [FTMEM_ROLE_POOL] = "vocab_transform"}},
     [FTMEM_MODERNBERT] = {.model_type = "modernbert", .small_buffers = 2, .norm = FTMEM__LAYER, .mlp = FTMEM__GATED_FUSED, .qkv = FTMEM__QKV_UNBOUND, .tables = FTMEM__TABLES_QK_FP32_TWICE,
         .block = families_modernbert, .embedding = FTMEM__EMBED_NORMED, .task = FTMEM_TASK_MASKED_LM, .bidirectional = true, .tables_by_kind = true, .first_plain = true,
         .head_apart = true, .head_unbiased = true, .activation = FTMEM_GELU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF,
         .parallel = OFF, .two_norms = OFF, .head_bias = ON,
         .head = {[FTMEM_TASK_CLASSIFY] = families_head_modernbert, [FTMEM_TASK_MASKED_LM] = families_head_transform,
                  [FTMEM_TASK_TOKEN_CLASSIFY] = families_head_modernbert_tokens},
-        .modules = {NULL, NULL, NULL, "Wqkv", "attn.Wo", NULL, NULL, "Wi", "mlp.Wo", "tok_embeddings", "classifier", NULL, NULL, "dense"}},
+        .modules = {NULL, NULL, NULL, "Wqkv", "attn.Wo", NULL, NULL, "Wi", "mlp.Wo", "tok_embeddings", "classifier", [FTMEM_ROLE_POOL] = "dense"}},
     [FTMEM_VIT] = {.model_type = "vit", ENCODER, .block = families_sequential, .embedding = FTMEM__EMBED_PATCHES, .task = FTMEM_TASK_IMAGE_CLASSIFY, .tied = OFF,
         .head_bias = ON, .head = {[FTMEM_TASK_IMAGE_CLASSIFY] = families_head_first},
-        .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, "fc1", NULL, "fc2", "patch_embeddings", "classifier", NULL, "position_embeddings", "classifier"}},
+        .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, "fc1", NULL, "fc2", "patch_embeddings", "classifier", NULL, "position_embeddings", [FTMEM_ROLE_POOL] = "classifier"}},
 };
 
 /* clang-format on */
@@ -257,6 +287,8 @@ static void families_switches(ftmem_model *model, const ftmem__family *row)
     families_switch(&model->parallel, row->parallel);
     families_switch(&model->two_norms, row->two_norms);
     families_switch(&model->head_bias, row->head_bias);
+    families_switch(&model->router_norm, row->router_norm ? row->router_norm : OFF);
+    families_switch(&model->expert_bias, OFF);
     families_switch(&model->scaled, row->logit_scale || row->scale_before_head ? ON : OFF);
     families_switch(&model->alibi, row->positions == FTMEM__ALIBI ? ON : OFF);
 }
@@ -275,9 +307,11 @@ void ftmem__model_defaults(ftmem_model *model)
     families_int(&model->kv_heads, model->heads);
     families_int(&model->head_dim, model->heads > 0 ? model->hidden / model->heads : 0);
     families_int(&model->rotary_dim, model->head_dim);
+    families_int(&model->value_dim, model->head_dim);
     if (row->mlp == FTMEM__PLAIN) families_int(&model->ffn, 4 * model->hidden);
     if (row->embedding == FTMEM__EMBED_PATCHES || model->tower) families_int(&model->channels, 3);
     families_int(&model->position_rows, row->embedding == FTMEM__EMBED_PATCHES ? ftmem__image_tokens(model) : 0);
+    if (model->experts > 0) families_int(&model->expert_ffn, model->ffn);
     families_int(&model->position_rows, row->positions == FTMEM__LEARNED ? model->max_positions : 0);
     if (row->positions == FTMEM__RELATIVE) families_int(&model->relative_buckets, 32);
     if (!row->encoder) return;
@@ -286,6 +320,7 @@ void ftmem__model_defaults(ftmem_model *model)
     families_int(&model->encoder_ffn, model->ffn);
     families_int(&model->encoder_heads, model->heads);
     families_int(&model->encoder_positions, model->position_rows);
+    if (row->encoder->fed_features) families_int(&model->encoder_channels, 80); /* WhisperConfig.num_mel_bins */
 }
 
 void ftmem__model_encoder(const ftmem_model *model, ftmem_model *encoder)
@@ -311,10 +346,26 @@ static ftmem_status families_required(const ftmem_model *model, ftmem_error *err
     else if (model->ffn == 0) missing = "model.ffn";
     else if (model->image_size == 0 && vision) missing = "model.image_size";
     else if (model->patch_size == 0 && vision) missing = "model.patch_size";
+    else if (model->experts > 0 && model->experts_per_token == 0) missing = "model.experts_per_token";
     else if (model->position_rows == 0 && ftmem__family_of(model)->positions == FTMEM__LEARNED) missing = "model.position_rows";
     if (!missing) return FTMEM_OK;
     return ftmem__fail(error, FTMEM_E_MISSING, missing, "0",
                        "A required dimension of the model is missing: give it, or take the model from a config or the catalog.");
+}
+
+const uint8_t *ftmem__family_block(const ftmem__family *family, const ftmem_model *model)
+{
+    if (model->parallel != FTMEM_ON) return family->block;
+    return model->two_norms == FTMEM_ON ? family->two_norm_block : family->parallel_block;
+}
+
+static ftmem_status families_fail_form(const ftmem_model *model, ftmem_error *error)
+{
+    if (model->two_norms == FTMEM_ON)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "model.two_norms", "on",
+                           "model.two_norms is on, but no block of this family has a norm for each branch");
+    return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "model.parallel", "on",
+                       "model.parallel is on, but in no block of this family do attention and MLP read the same stream");
 }
 
 ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error)
@@ -328,11 +379,15 @@ ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.patch_size", model->patch_size, "model.patch_size cannot exceed model.image_size.");
     if (model->layers > FTMEM_MAX_LAYERS)
         return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layers", model->layers, "More layers than the published limit of 512 are not modelled.");
+    if (!ftmem__family_block(ftmem__family_of(model), model)) return families_fail_form(model, error);
     if (model->head_dim == 0)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.heads", model->heads,
                                "model.heads is larger than model.hidden; hidden / heads must be at least 1.");
     if (model->heads % model->kv_heads)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.kv_heads", model->kv_heads, "model.kv_heads must divide model.heads.");
+    if (model->experts_per_token > model->experts)
+        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.experts_per_token", model->experts_per_token,
+                               "model.experts_per_token cannot exceed model.experts.");
     if (model->rotary_dim > model->head_dim)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.rotary_dim", model->rotary_dim, "model.rotary_dim cannot exceed model.head_dim.");
     return FTMEM_OK;

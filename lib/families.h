@@ -68,7 +68,8 @@ enum {
 }; /* eager attention: transformers' usual one, or the model's own */
 /* Rotation: the whole head; a slice of it, joined with the rest in apply_rotary_pos_emb, or in the attention's own frame; PAIRS: the
    latter over neighbours, before heads come first, with tables widened in each call. */
-enum { FTMEM__TURN_WHOLE, FTMEM__TURN_JOINED, FTMEM__TURN_APART, FTMEM__TURN_PAIRS, FTMEM__TURN_JOINED_LATE };
+/* Latent attention rotates pairs as complex numbers (modeling_deepseek_v2.py), or pairs taken apart (modeling_deepseek_v3.py). */
+enum { FTMEM__TURN_WHOLE, FTMEM__TURN_JOINED, FTMEM__TURN_APART, FTMEM__TURN_PAIRS, FTMEM__TURN_JOINED_LATE, FTMEM__TURN_COMPLEX, FTMEM__TURN_INTERLEAVED };
 enum {
     FTMEM__TABLES_CAST,
     FTMEM__TABLES_FP32,
@@ -78,18 +79,52 @@ enum {
 enum { FTMEM__EMBED_TOKENS, FTMEM__EMBED_SEGMENTS, FTMEM__EMBED_PATCHES, FTMEM__EMBED_NORMED }; /* the embedding: program.c, encoder.c */
 enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS };                            /* where q/k norms work; a weight for each head */
 
+/* Routers: scores by softmax in fp32, then the best; CAST to the logits' dtype; SCALED by a constant. SIGMOID: the best by
+   score and a bias, their scores gathered; GROUPED: from the best groups, and scaled. */
+enum {
+    FTMEM__ROUTER_NONE,
+    FTMEM__ROUTER_SOFTMAX,
+    FTMEM__ROUTER_SOFTMAX_CAST,
+    FTMEM__ROUTER_SOFTMAX_SCALED,
+    FTMEM__ROUTER_SIGMOID,
+    FTMEM__ROUTER_SIGMOID_GROUPED
+};
+
+/* What PEFT calls the experts: nothing else than the parameters' names, which "all-linear" leaves alone; gate_proj, up_proj and
+   down_proj; w1, w3 and w2. */
+enum { FTMEM__EXPERTS_AS_PARAMETERS, FTMEM__EXPERTS_AS_PROJ, FTMEM__EXPERTS_AS_W };
+
+static inline bool ftmem__is_linear(int32_t role) /* a matrix of a block that LoRA can adapt */
+{
+    return (FTMEM_ROLES_ALL_LINEAR >> role & 1u) != 0;
+}
+
+/* Halves of ftmem_model.layer_kind. */
+enum { FTMEM__LAYER_FULL, FTMEM__LAYER_SLIDING, FTMEM__LAYER_NO_ROTATION, FTMEM__LAYER_KINDS };
+enum { FTMEM__MLP_DENSE, FTMEM__MLP_EXPERTS, FTMEM__MLP_KINDS };
+static inline uint8_t ftmem__layer_attention(uint8_t kind)
+{
+    return kind & 15;
+}
+static inline uint8_t ftmem__layer_mlp(uint8_t kind)
+{
+    return kind >> 4;
+}
+
 typedef struct ftmem__family {
     const char *model_type;
     const struct ftmem__family *encoder;                    /* the stack before this one; NULL: none */
     const struct ftmem__family *gated_form;                 /* the same with a gated MLP, where models come in both forms */
     const uint8_t *block, *parallel_block, *two_norm_block; /* FTMEM__END-terminated */
     const uint8_t *head[FTMEM_TASK_END];                    /* by task: steps before the last linear; NULL: a decoder's, or none */
+    uint8_t router, experts_as;
     uint8_t norm, positions, mlp, qkv, qk_norm_kind, activation, turn, tables, eager, embedding;
     uint8_t task;          /* the default of job.task; 0: causal LM */
     uint8_t id_buffers;    /* buffers of one number a position */
     uint8_t small_buffers; /* of up to 512 bytes besides a rotation's two: a scale, further frequencies */
     /* class defaults of the model's switches: FTMEM_ON or FTMEM_OFF */
-    uint8_t tied, qkv_bias, o_bias, mlp_bias, norm_bias, qk_norm, parallel, two_norms, head_bias;
+    uint8_t tied, qkv_bias, o_bias, mlp_bias, norm_bias, qk_norm, parallel, two_norms, head_bias, router_norm;
+    bool router_fp32;                    /* the router's weight stays in fp32, and its input is widened */
     bool embed_scale;                    /* the embedding is multiplied (Gemma; Granite where `scaled`) */
     bool logit_scale;                    /* the logits are, where `scaled` */
     bool norm_each;                      /* queries are normalised before keys are projected (modeling_qwen3.py, modeling_olmo2.py) */
@@ -123,6 +158,8 @@ typedef struct ftmem__family {
     bool positional_masks;               /* blocks take their masks as positional arguments, which a reentrant checkpoint lets go (modeling_t5.py) */
     bool embed_norm_last;                /* after the positions were added (modeling_bart.py) */
     bool logits_buffer;                  /* a buffer is added to the logits (modeling_bart.py final_logits_bias) */
+    bool dense_heads;                    /* queries, keys and values are copied to heads first (modeling_whisper.py) */
+    bool fed_features;                   /* the embedding is two convolutions over features of a fixed length (modeling_whisper.py WhisperEncoder) */
     bool k_unbiased;                     /* keys have no bias (modeling_whisper.py) */
     bool end_dropout;                    /* after the final norm (modeling_t5.py T5Stack) */
     bool keeps_cache;                    /* keys and values go through a cache in training too: model.config.use_cache does not reach the
@@ -133,10 +170,12 @@ typedef struct ftmem__family {
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */
 } ftmem__family;
 
-const ftmem__family *ftmem__family_of(const ftmem_model *model);           /* model->family 0: llama */
-int64_t ftmem__image_tokens(const ftmem_model *model);                     /* of an image: patches and the class token */
-void ftmem__model_defaults(ftmem_model *model);                            /* fills what is 0 */
-void ftmem__model_encoder(const ftmem_model *model, ftmem_model *encoder); /* the stack before it, as a model of its own */
+uint32_t ftmem__family_targets(const ftmem__family *family);                               /* roles that "all-linear" means */
+const ftmem__family *ftmem__family_of(const ftmem_model *model);                           /* model->family 0: llama */
+const uint8_t *ftmem__family_block(const ftmem__family *family, const ftmem_model *model); /* NULL: the family has no block of this form */
+int64_t ftmem__image_tokens(const ftmem_model *model);                                     /* of an image: patches and the class token */
+void ftmem__model_defaults(ftmem_model *model);                                            /* fills what is 0 */
+void ftmem__model_encoder(const ftmem_model *model, ftmem_model *encoder);                 /* the stack before it, as a model of its own */
 ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error);
 
 #endif

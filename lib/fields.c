@@ -124,9 +124,17 @@ static void fields_put_value(ftmem__text *text, const ftmem_field *field, int64_
     else ftmem__put_int(text, value);
 }
 
+/* The maximum of a set is all its bits. */
+static bool fields_holds(const ftmem_field *field, int64_t value)
+{
+    if (value == 0) return true;
+    if (field->type == FTMEM_TYPE_SET) return value > 0 && (value & ~(int64_t)field->maximum) == 0;
+    return value >= (int64_t)field->minimum && value <= (int64_t)field->maximum;
+}
+
 static ftmem_status fields_check_int(const ftmem_field *field, int64_t value, ftmem_error *error)
 {
-    if (value == 0 || (value >= (int64_t)field->minimum && value <= (int64_t)field->maximum)) return FTMEM_OK;
+    if (fields_holds(field, value)) return FTMEM_OK;
     char shown[32];
     ftmem__text text = ftmem__text_in(shown, sizeof shown);
     fields_put_value(&text, field, value);
@@ -237,7 +245,7 @@ static bool fields_reserved(int32_t object, const void *x)
     const ftmem_job *job = x;
     int64_t any = 0;
     switch (object) {
-    case FTMEM_OBJECT_MODEL: return (((const ftmem_model *)x)->reserved | ((const ftmem_model *)x)->reserved2) != 0;
+    case FTMEM_OBJECT_MODEL: return ((const ftmem_model *)x)->reserved != 0;
     case FTMEM_OBJECT_ADAPTER: return ((const ftmem_adapter *)x)->reserved != 0;
     case FTMEM_OBJECT_JOB: return (job->reserved[0] | job->reserved[1]) != 0;
     default: break;

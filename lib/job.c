@@ -117,11 +117,16 @@ static ftmem_status job_check_tower(const ftmem__case *c, ftmem_error *error)
 
 static ftmem_status job_check_layer_kinds(const ftmem_model *model, ftmem_error *error)
 {
-    uint8_t most = 0;
-    for (int32_t i = 0; i < FTMEM_MAX_LAYERS; ++i) most = model->layer_kind[i] > most ? model->layer_kind[i] : most;
-    if (most <= 2) return FTMEM_OK;
-    return ftmem__fail_int(error, FTMEM_E_RANGE, "model.layer_kind", most,
-                           "model.layer_kind has a value above 2; it must be 0 (full), 1 (sliding window) or 2 (full without rotation)");
+    for (int32_t i = 0; i < FTMEM_MAX_LAYERS; ++i) {
+        uint8_t kind = model->layer_kind[i];
+        if (ftmem__layer_attention(kind) >= FTMEM__LAYER_KINDS || ftmem__layer_mlp(kind) >= FTMEM__MLP_KINDS)
+            return ftmem__fail_int(error, FTMEM_E_RANGE, "model.layer_kind", kind,
+                                   "model.layer_kind has a value that is none; its low four bits are 0 (full), 1 (sliding window) or 2 (full without "
+                                   "rotation), its high four bits 0 (dense) or 1 (experts)");
+        if (ftmem__layer_mlp(kind) == FTMEM__MLP_EXPERTS && model->experts == 0)
+            return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.experts", 0, "model.layer_kind has blocks with experts; give model.experts.");
+    }
+    return FTMEM_OK;
 }
 
 static ftmem_status job_validate(const ftmem__case *c, ftmem_error *error)
@@ -170,10 +175,18 @@ static int64_t job_default_sequence(const ftmem_model *model)
     return limit > 0 && limit < 1024 ? limit : 1024;
 }
 
+/* Where the encoder takes features, all inputs have one length. */
+static bool job_fed_features(const ftmem_model *model)
+{
+    const ftmem__family *encoder = ftmem__family_of(model)->encoder;
+    return encoder && encoder->fed_features;
+}
+
 static void job_fill_batch(ftmem__case *c)
 {
     int32_t task = ftmem__family_of(&c->model)->task ? ftmem__family_of(&c->model)->task : FTMEM_TASK_CAUSAL_LM;
     JOB_ASSUME(job, sequence, job_default_sequence(&c->model))
+    if (job_fed_features(&c->model)) JOB_DEFAULT(job, encoder_sequence, c->model.encoder_positions)
     if (ftmem__family_of(&c->model)->encoder) JOB_DEFAULT(job, encoder_sequence, c->job.sequence)
     JOB_ASSUME(job, micro_batch, 1)
     JOB_DEFAULT(job, accumulation, 1)
@@ -258,7 +271,8 @@ static ftmem_status job_check_sequence(const ftmem__case *c, ftmem_error *error)
 /* The first adapter field that was given, for the message. */
 static const ftmem_field *job_given_adapter_field(const ftmem_adapter *adapter)
 {
-    static const char zero[sizeof(int64_t)] = { 0 };
+    static const char zero[sizeof *adapter] = { 0 };
+    if (memcmp(&adapter->rank, zero, sizeof *adapter - offsetof(ftmem_adapter, rank)) == 0) return NULL;
     for (int32_t i = 0; i < ftmem_field_count(); ++i) {
         const ftmem_field *field = ftmem_field_at(i);
         if (field->object != FTMEM_OBJECT_ADAPTER || field->offset <= (int32_t)offsetof(ftmem_adapter, kind)) continue;
@@ -299,6 +313,7 @@ static ftmem_status job_check_quantisation(const ftmem__case *c, ftmem_error *er
 static uint32_t job_matching_targets(const ftmem__family *family, uint32_t targets)
 {
     uint32_t matching = 0;
+    if (targets == FTMEM_ROLES_ALL_LINEAR) return ftmem__family_targets(family);
     for (int32_t role = 0; role < FTMEM_ROLE_END; ++role)
         if (family->modules[role]) matching |= targets & (uint32_t)1 << role;
     return matching;
@@ -453,6 +468,9 @@ static ftmem_status job_check_stacks(const ftmem__case *c, ftmem_error *error)
         if (c->job.encoder_sequence == 0) return FTMEM_OK;
         return job_conflict_int("job.encoder_sequence", c->job.encoder_sequence, ", but the model has no encoder", error);
     }
+    if (job_fed_features(&c->model) && c->job.encoder_sequence != c->model.encoder_positions)
+        return job_conflict_two("job.encoder_sequence", c->job.encoder_sequence, "model.encoder_positions", c->model.encoder_positions,
+                                ", and every input has that length", error);
     if (c->job.freeze & depths) field = "job.freeze";
     else if (c->adapter.layers_first || c->adapter.layers_last) field = "adapter.layers_first";
     else if (c->adapter.modules_to_save) field = "adapter.modules_to_save";
@@ -467,8 +485,8 @@ static ftmem_status job_check_stacks(const ftmem__case *c, ftmem_error *error)
 static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
 {
     static ftmem_status (*const checks[])(const ftmem__case *, ftmem_error *) = {
-        job_check_no_adapter, job_check_quantisation, job_check_targets, job_check_adapter_layers, job_check_freeze,   job_check_freeze_layers, job_check_task,
-        job_check_precision,  job_check_loss,         job_check_idle,    job_check_sequence,       job_check_gpu,      job_check_stacks,
+        job_check_no_adapter, job_check_quantisation, job_check_targets, job_check_adapter_layers, job_check_freeze, job_check_freeze_layers, job_check_task,
+        job_check_precision,  job_check_loss,         job_check_idle,    job_check_sequence,       job_check_gpu,    job_check_stacks,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);

@@ -48,9 +48,19 @@ ftmem__var ftmem__low_parameter(ftmem__low *low, int32_t role, int64_t n, int64_
     return linear_parameter(low, role, n, cols < n ? n / cols : 0, low->shape->dtype, trained, true);
 }
 
+ftmem__var ftmem__low_parameter_of(ftmem__low *low, int32_t role, int64_t n, int64_t cols, int32_t dtype)
+{
+    return linear_parameter(low, role, n, cols < n ? n / cols : 0, dtype, low->trained, true);
+}
+
 ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t cols)
 {
     return linear_parameter(low, role, n, n / cols, low->shape->dtype, true, false);
+}
+
+ftmem__var ftmem__low_adapter(ftmem__low *low, int32_t role, int64_t n, int64_t rows)
+{
+    return linear_parameter(low, role, n, rows, low->shape->lora_dtype, true, false);
 }
 
 static void linear_quantized(ftmem__low *low, int32_t role, int64_t in, int64_t out)
@@ -80,6 +90,25 @@ ftmem__var ftmem__low_plain_linear(ftmem__low *low, ftmem__var x, ftmem__var w, 
     if (bias) ftmem__drop(tape, b16);
     ftmem__drop(tape, w16);
     ftmem__drop(tape, x16);
+    return y;
+}
+
+ftmem__var ftmem__low_convolution(ftmem__low *low, ftmem__var x, int64_t channels, int64_t out, int64_t length, int64_t kernel)
+{
+    ftmem__tape *tape = low->tape;
+    const ftmem__shape *shape = low->shape;
+    int32_t dtype = shape->autocast ? shape->autocast : x.dtype;
+    double flops = 2.0 * (double)(low->b * length * out) * (double)(channels * kernel);
+    ftmem__var w = linear_parameter(low, FTMEM_ROLE_NORM, out * channels * kernel, out, shape->dtype, low->trained, true), x16, w16, b16, y;
+    ftmem__var b = linear_parameter(low, FTMEM_ROLE_NORM, out, 0, shape->dtype, low->trained, true);
+    x16 = ftmem__cast(tape, x, dtype);
+    w16 = ftmem__cast_weight(tape, w, dtype);
+    b16 = ftmem__cast_weight(tape, b, dtype);
+    y = ftmem__matmul(tape, FTMEM__OP_CONV, x16, w16, &b16, low->b * out * length, length, flops);
+    ftmem__drop(tape, b16);
+    ftmem__drop(tape, w16);
+    ftmem__drop(tape, x16);
+    ftmem__drop(tape, x);
     return y;
 }
 
@@ -150,7 +179,7 @@ static bool linear_is_quantized(const ftmem__low *low, int32_t role)
 {
     const ftmem__family *family = low->shape->family;
     if (family->never_quantized || low->unquantized || (role == FTMEM_ROLE_DOWN && family->down_never_quantized)) return false;
-    return (low->shape->qlora || low->shape->lora8) && (FTMEM_ROLES_ALL_LINEAR >> role & 1u);
+    return (low->shape->qlora || low->shape->lora8) && ftmem__is_linear(role);
 }
 
 static ftmem__var linear_base(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias)
@@ -175,8 +204,7 @@ static ftmem__var linear_lora(ftmem__low *low, int32_t role, ftmem__var x, ftmem
     bool quantized = linear_is_quantized(low, role);
     int64_t r = shape->adapter->rank;
     int32_t result_dtype = base.dtype;
-    ftmem__var a = linear_parameter(low, role, r * x.cols, r, shape->lora_dtype, true, false);
-    ftmem__var b = linear_parameter(low, role, out * r, out, shape->lora_dtype, true, false);
+    ftmem__var a = ftmem__low_adapter(low, role, r * x.cols, r), b = ftmem__low_adapter(low, role, out * r, out);
     ftmem__var in, dropped, low_rank, up, scaled, sum, result;
     in = quantized && shape->autocast ? ftmem__keep(tape, x) : ftmem__cast(tape, x, shape->lora_dtype);
     dropped = ftmem__low_dropout(low, ftmem__keep(tape, in), shape->adapter->dropout);

@@ -141,7 +141,8 @@ ftmem__var ftmem__low_loss(ftmem__low *low, ftmem__var logits)
     const ftmem__family *family = low->shape->family;
     int32_t task = low->shape->job->task;
     low->tape->part = FTMEM__PART_LOSS;
-    if (task == FTMEM_TASK_CAUSAL_LM && low->shape->crossed) return loss_cross_entropy(low, logits, !family->loss_own_dtype); /* labels of a decoder come shifted */
+    if (task == FTMEM_TASK_CAUSAL_LM && low->shape->crossed)
+        return loss_cross_entropy(low, logits, !family->loss_own_dtype); /* labels of a decoder come shifted */
     if (task == FTMEM_TASK_CAUSAL_LM) return loss_causal(low, logits);
     if (task == FTMEM_TASK_MASKED_LM || task == FTMEM_TASK_TOKEN_CLASSIFY) return loss_cross_entropy(low, logits, !family->loss_own_dtype);
     return family->head[task] ? loss_rows(low, logits) : loss_last_token(low, logits);

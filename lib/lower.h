@@ -57,6 +57,7 @@ typedef struct ftmem__shape {
     int64_t b, s, tokens;       /* rows, sequence, b x s */
     int64_t h, f, q, kv, vocab; /* widths; q = heads x head_dim, kv = kv_heads x head_dim */
     int64_t heads, kv_heads, d, rotary;
+    int64_t dv;              /* of a value head */
     int64_t embedding_width; /* of the token embedding */
     int32_t dtype;           /* of what is not quantised, as stored */
     int32_t compute;         /* compute dtype of 4-bit linears: the dtype the model was loaded in */
@@ -77,6 +78,7 @@ typedef struct ftmem__shape {
     int64_t eval_b;                                          /* rows of an evaluation pass */
     bool mask_cross;                                         /* and for cross-attention */
     bool sided;                                              /* blocks share sides, so the first and the last are kinds of their own */
+    bool fed_features;                                       /* the first stack takes features of a fixed length, which are not masked */
     bool causal;                                             /* blocks of a decoder */
     bool crossed;                                            /* blocks attend to the stack before this one */
 } ftmem__shape;
@@ -100,7 +102,8 @@ typedef struct ftmem__low {
     bool adapted;           /* this block has adapters */
     bool first;             /* the first block, where it is another one */
     bool unquantized;       /* bitsandbytes is told to leave this part alone */
-    uint8_t kind;           /* of the block: 0 full, 1 sliding, 2 without rotation */
+    uint8_t kind;           /* of the block: FTMEM__LAYER_... */
+    uint8_t mlp;            /* FTMEM__MLP_... */
     const ftmem__var *join; /* residual that attention or MLP add in their own forward, or NULL */
     bool cross;             /* attention looks at the stack before */
     const ftmem__var *bias; /* of positions, which it adds to its scores, or NULL */
@@ -110,6 +113,7 @@ typedef struct ftmem__low {
     ftmem__var weights; /* attention weights that eager attention returned: alive until the block returns */
 } ftmem__low;
 
+uint8_t ftmem__shape_layer_kind(const ftmem__shape *shape, int64_t layer); /* ftmem__low.kind of a block */
 bool ftmem__shape_layer_trained(const ftmem__shape *shape, int64_t layer);
 bool ftmem__shape_outside_adapted(const ftmem__shape *shape); /* linears outside the blocks have adapters: none are chosen by number */
 bool ftmem__shape_layer_adapted(const ftmem__shape *shape, int64_t layer);
@@ -138,7 +142,10 @@ ftmem__var ftmem__low_dropout(ftmem__low *low, ftmem__var x, double p); /* takes
 /* linear.c */
 ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias);
 ftmem__var ftmem__low_parameter(ftmem__low *low, int32_t role, int64_t n, int64_t cols, bool trained); /* a norm's vector, an embedding */
-ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t cols);                    /* PEFT's modules_to_save: a trained copy */
+ftmem__var ftmem__low_convolution(ftmem__low *low, ftmem__var x, int64_t channels, int64_t out, int64_t length, int64_t kernel); /* F.conv1d; takes over x */
+ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t cols);                        /* PEFT's modules_to_save: a trained copy */
+ftmem__var ftmem__low_adapter(ftmem__low *low, int32_t role, int64_t n, int64_t rows);                     /* a matrix of an adapter */
+ftmem__var ftmem__low_parameter_of(ftmem__low *low, int32_t role, int64_t n, int64_t cols, int32_t dtype); /* one that keeps a dtype of its own */
 ftmem__var ftmem__low_plain_linear(ftmem__low *low, ftmem__var x, ftmem__var w, const ftmem__var *bias, int64_t out); /* F.linear, autocast honoured */
 /* norm.c */
 ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width); /* the family's norm over the last `width` */
@@ -148,14 +155,19 @@ void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, in
 ftmem__var ftmem__low_attend(ftmem__low *low, const ftmem__var qkv[3], ftmem__var *locals, int32_t *count); /* q, k, v stay the caller's */
 bool ftmem__low_own_eager(const ftmem__low *low);                /* the model's own eager code runs, whatever the job asks for */
 int32_t ftmem__low_kernel(const ftmem__low *low, int32_t dtype); /* FTMEM_KERNEL_... for queries of this dtype */
+/* latent.c */
+void ftmem__low_latent(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ftmem__var *locals, int32_t *count); /* rotated queries, keys and values */
 /* mlp.c */
 ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x);
 ftmem__var ftmem__low_up(ftmem__low *low, ftmem__var x);                               /* act(up(x)): takes over x */
 ftmem__var ftmem__low_down(ftmem__low *low, ftmem__var x);                             /* x stays the caller's */
+ftmem__var ftmem__low_gated(ftmem__low *low, ftmem__var x, int64_t width);             /* a gated MLP of this width */
 ftmem__var ftmem__low_mlp_inline(ftmem__low *low, ftmem__var x);                       /* takes over x */
 ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x);                       /* takes over x */
 ftmem__var ftmem__low_softcap(ftmem__low *low, ftmem__var x);                          /* takes over x */
 ftmem__var ftmem__low_dropout_add(ftmem__low *low, ftmem__var x, ftmem__var residual); /* both stay the caller's */
+/* experts.c */
+ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x);
 /* program.c: the three kinds of segment */
 ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *prologue); /* returns the stream */
 ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x);              /* x stays the caller's */

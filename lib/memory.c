@@ -19,8 +19,9 @@ static ftmem_status memory_walk(const ftmem__case *c, ftmem__walk *walk, ftmem_e
     ftmem_status status;
     walk->params.count = 0;
     walk->params.full = false;
-    walk->kinds = 0;
+    walk->kinds = walk->kept_count = 0;
     walk->exhausted = false;
+    walk->head_note.event = walk->head_note.count = 0;
     status = ftmem__shape_fill(&walk->shape, c, error);
     if (status == FTMEM_OK && walk->shape.crossed) status = ftmem__shape_encoder(&walk->earlier, c, error);
     if (status != FTMEM_OK) return status;
@@ -49,7 +50,7 @@ static int32_t memory_kernel(ftmem__walk *walk)
     ftmem__low low = { 0 };
     low.tape = &walk->tape;
     low.shape = &walk->shape;
-    low.kind = walk->shape.model->layer_kind[0];
+    low.kind = ftmem__layer_attention(walk->shape.model->layer_kind[0]);
     return ftmem__low_kernel(&low, walk->shape.stream);
 }
 
@@ -71,6 +72,7 @@ static void memory_notes(ftmem__case *c, const ftmem__step *step, const ftmem_me
     if (m->phase_allocated[FTMEM_PHASE_EVAL] > training) ftmem__case_note(c, FTMEM_NOTE_EVAL_HIGHER, "job.eval_batch", c->job.eval_batch);
     if (step->peak.phase >= FTMEM_PHASE_FORWARD2 && step->peak.phase <= FTMEM_PHASE_OPTIMIZER2) ftmem__case_note(c, FTMEM_NOTE_LATER_STEP, NULL, 2);
     if (c->job.recompute != FTMEM_RECOMPUTE_NONE && memory_frozen_blocks(walk)) ftmem__case_note(c, FTMEM_NOTE_CKPT_FROZEN, "job.recompute", 0);
+    if (c->model.dequantized) ftmem__case_note(c, FTMEM_NOTE_DEQUANTIZED, "job.dtype", c->job.dtype);
     if (walk->shape.family->remote_code) ftmem__case_note(c, FTMEM_NOTE_REMOTE_CODE, "model.family", c->model.family);
     if (m->process.expected) ftmem__case_note(c, FTMEM_NOTE_TIER, NULL, m->bound_rows);
 }

@@ -94,28 +94,44 @@ int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param)
     return param->segment >= 0 ? walk->kind[param->segment].layers : 1;
 }
 
-/* A batch: token ids or pixels and a padding mask of the first stack, labels of tokens of the last or of rows. */
-static int64_t optimizer_rows(const ftmem__shape *shape, const ftmem__shape *fed, int64_t rows)
+/* What the first stack is fed: token ids, pixels, or features of two frames a token; and a padding mask. */
+static int64_t optimizer_fed(const ftmem__shape *shape, int64_t rows)
 {
     const ftmem_model *m = shape->model;
-    const ftmem_job *job = shape->job;
-    int64_t tokens = ftmem__round512(8 * rows * fed->s), sum = tokens;
+    int32_t dtype = shape->autocast ? FTMEM_FP32 : shape->dtype;
+    int64_t tokens = ftmem__round512(8 * rows * shape->s), sum = tokens;
+    if (shape->fed_features) return ftmem__round512(ftmem__bytes(dtype, rows * m->encoder_channels * 2 * shape->s));
     if (shape->family->embedding == FTMEM__EMBED_PATCHES)
         sum = ftmem__round512(ftmem__bytes(ftmem__shape_pixels(shape), rows * m->channels * m->image_size * m->image_size));
-    if (job->mask == FTMEM_MASK_PADDED) sum += tokens;
-    return sum + (ftmem__task_by_row(job->task) ? ftmem__round512(8 * rows) : ftmem__round512(8 * rows * shape->s));
+    return sum + (shape->job->mask == FTMEM_MASK_PADDED ? tokens : 0);
+}
+
+/* A batch: what the first stack is fed, labels of tokens of the last or of rows. */
+static int64_t optimizer_rows(const ftmem__shape *shape, const ftmem__shape *fed, int64_t rows)
+{
+    return optimizer_fed(fed, rows) + ftmem__round512(8 * rows * (ftmem__task_by_row(shape->job->task) ? 1 : shape->s));
+}
+
+/* e_score_correction_bias (modeling_deepseek_v3.py): an fp32 buffer of each router that scores by sigmoid. */
+static int64_t optimizer_router_bias(const ftmem__shape *shape)
+{
+    int64_t layers = 0, i;
+    if (shape->family->router < FTMEM__ROUTER_SIGMOID) return 0;
+    for (i = 0; i < shape->model->layers; i++) layers += ftmem__layer_mlp(shape->model->layer_kind[i]) == FTMEM__MLP_EXPERTS;
+    return layers * ftmem__round512(4 * shape->model->experts);
 }
 
 /* What the process holds before the first step besides weights: rotation frequencies (twice), buffers, the batch. */
 static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
 {
     const ftmem__shape *shape = &walk->shape;
-    const ftmem__shape *fed = walk->stack[0].shape;
     const ftmem_job *job = shape->job;
+    const ftmem__shape *fed = walk->stack[0].shape;
     bool rope = shape->family->positions <= FTMEM__ROPE_INTERLEAVED && shape->model->alibi != FTMEM_ON;
     t->buffer_bytes = rope ? 2 * ftmem__round512(shape->rotary / 2 * 4) : 0;
     if (shape->family->logits_buffer) t->buffer_bytes += ftmem__round512(ftmem__bytes(shape->compute, shape->vocab));
     if (shape->family->mask_buffer) t->buffer_bytes += ftmem__round512(shape->model->position_rows * shape->model->position_rows);
+    t->buffer_bytes += optimizer_router_bias(shape);
     if (shape->family->turn == FTMEM__TURN_PAIRS) /* modeling_gptj.py GPTJRotaryEmbedding */
         t->buffer_bytes = ftmem__round512(ftmem__bytes(FTMEM_FP32, shape->model->max_positions * shape->rotary));
     t->buffer_bytes += 512 * shape->family->small_buffers;

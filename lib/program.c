@@ -127,6 +127,15 @@ static void program_view(ftmem__low *low, int32_t i, ftmem__var *x)
     if (copied) program_replace(low->tape, x, ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, *x));
 }
 
+/* view(...).transpose(1, 2).contiguous() */
+static void program_dense(ftmem__low *low, ftmem__var *x)
+{
+    ftmem__var view = ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, *x); /* its gradient is copied for the projection */
+    program_replace(low->tape, x, ftmem__unary(low->tape, FTMEM__OP_CLONE, view));
+    ftmem__drop(low->tape, view);
+    x->joined = true;
+}
+
 /* Three linears; where the norm of queries and keys stands among them, and where heads are separated, differs. */
 static void program_project_apart(ftmem__low *low, ftmem__var x, bool bias, ftmem__var qkv[3])
 {
@@ -138,7 +147,8 @@ static void program_project_apart(ftmem__low *low, ftmem__var x, bool bias, ftme
     for (i = 0; i < 3; i++) {
         qkv[i] = ftmem__low_linear(low, role[i], i ? source : x, i ? low->shape->kv : low->shape->q, bias && !(i == 1 && family->k_unbiased));
         if (i == 0 && family->scaled_query) program_replace(low->tape, &qkv[0], ftmem__unary(low->tape, FTMEM__OP_SCALE, qkv[0]));
-        if (!last) program_view(low, i, &qkv[i]);
+        if (family->dense_heads) program_dense(low, &qkv[i]);
+        else if (!last) program_view(low, i, &qkv[i]);
         if (i < 2 && family->norm_each && low->shape->model->qk_norm == FTMEM_ON) qkv[i] = ftmem__low_qk_norm(low, qkv[i]);
     }
     for (i = 0; i < 3 && last; i++) program_view(low, i, &qkv[i]);
@@ -164,6 +174,17 @@ static void program_project(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ft
 static void program_rotate(ftmem__low *low, ftmem__var qkv[3], ftmem__var *locals, int32_t *count)
 {
     if (program_rotates(low)) ftmem__low_rotate(low, qkv, locals, count);
+}
+
+static void program_queries(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ftmem__var *locals, int32_t *count)
+{
+    const ftmem__shape *shape = low->shape;
+    program_project(low, x, qkv, locals, count);
+    if (shape->model->qk_norm == FTMEM_ON && !shape->family->norm_each) {
+        qkv[0] = ftmem__low_qk_norm(low, qkv[0]);
+        qkv[1] = ftmem__low_qk_norm(low, qkv[1]);
+    }
+    program_rotate(low, qkv, locals, count);
 }
 
 /* cache_utils.py DynamicLayer.update: new tensors, which the cache owns beside the graph. Checkpointed blocks have none. */
@@ -250,12 +271,8 @@ static ftmem__var program_attend(ftmem__low *low, ftmem__var x, program_names *n
     const ftmem__shape *shape = low->shape;
     names->count = 0;
     low->tape->part = FTMEM__PART_ATTENTION;
-    program_project(low, x, names->qkv, names->locals, &names->count);
-    if (shape->model->qk_norm == FTMEM_ON && !shape->family->norm_each) {
-        names->qkv[0] = ftmem__low_qk_norm(low, names->qkv[0]);
-        names->qkv[1] = ftmem__low_qk_norm(low, names->qkv[1]);
-    }
-    program_rotate(low, names->qkv, names->locals, &names->count);
+    if (shape->model->kv_rank > 0) ftmem__low_latent(low, x, names->qkv, names->locals, &names->count);
+    else program_queries(low, x, names->qkv, names->locals, &names->count);
     program_cache(low, names->qkv + 1);
     low->bias = program_bias(low, names->qkv[1].n / (low->b * shape->kv), names->qkv[0].dtype);
     return ftmem__low_attend(low, names->qkv, names->locals, &names->count); /* q, k, v stay this frame's */
@@ -511,13 +528,9 @@ static ftmem__var program_returned(ftmem__low *low)
 /* One block over x, which stays the caller's. */
 ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x)
 {
-    const ftmem__family *family = low->shape->family;
-    const ftmem_model *model = low->shape->model;
-    const uint8_t *step = family->block;
+    const uint8_t *step = ftmem__family_block(low->shape->family, low->shape->model);
     program_frame frame = { 0 };
-    ftmem__var returned;
-    if (model->parallel == FTMEM_ON) step = model->two_norms == FTMEM_ON ? family->two_norm_block : family->parallel_block;
-    returned = program_returned(low);
+    ftmem__var returned = program_returned(low);
     frame.cur = ftmem__keep(low->tape, x);
     for (; *step != FTMEM__END; step++) program_step(low, &frame, *step);
     if (low->tape->mode == FTMEM__RECORD && returned.store >= 0 && low->has_weights && low->weights.grad) {
@@ -564,18 +577,40 @@ static ftmem__var program_embedding_weight(ftmem__low *low)
     int64_t width = shape->embedding_width, n = shape->vocab * width;
     bool trained = shape->embed_trained && !shape->embed_copy;
     ftmem__var w;
-    if (shape->crossed) return program_shared_embedding(low, n, trained);
+    if (shape->crossed && !shape->fed_features) return program_shared_embedding(low, n, trained);
     w = ftmem__low_parameter(low, FTMEM_ROLE_EMBED, n, width, trained);
+    if (shape->crossed && shape->tied && trained) w.node = FTMEM__JOINED_LEAF; /* the encoder's backward is still to come */
     return shape->embed_copy ? ftmem__low_copy(low, FTMEM_ROLE_EMBED, n, width) : w;
+}
+
+/* modeling_whisper.py WhisperEncoder: two convolutions, the second of stride 2, and frozen sinusoids in a table. */
+static ftmem__var program_features(ftmem__low *low, ftmem__prologue *p)
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__tape *tape = low->tape;
+    int64_t n = shape->model->position_rows * shape->h, channels = shape->model->encoder_channels, length = 2 * shape->s;
+    ftmem__var x = ftmem__constant(low->b * channels * length, length, shape->autocast ? FTMEM_FP32 : shape->dtype), w, rows, sum;
+    x = ftmem__low_convolution(low, x, channels, shape->h, length, 3);
+    if (shape->require_input_grad && tape->mode != FTMEM__NO_GRAD && !x.grad) x.grad = true, x.node = FTMEM__LEAF;
+    x = ftmem__low_convolution(low, ftmem__low_activation(low, x), shape->h, shape->h, shape->s, 3);
+    x = ftmem__low_activation(low, x);
+    x.cols = shape->h;
+    w = ftmem__low_parameter(low, FTMEM_ROLE_POSITION, n, shape->h, false);
+    rows = ftmem__low_lookup(low, w, shape->s);
+    sum = ftmem__binary(tape, FTMEM__OP_ADD, x, rows);
+    ftmem__drop(tape, rows);
+    program_hold(p, x);
+    return ftmem__low_dropout(low, sum, shape->model->embed_dropout);
 }
 
 /* cos and sin of every position, in the stream's dtype, once for all blocks. */
 static void program_positions(ftmem__low *low, ftmem__prologue *p)
 {
     const ftmem__shape *shape = low->shape;
-    int32_t dtype = shape->family->tables == FTMEM__TABLES_FP32 ? FTMEM_FP32 : shape->mask;
+    bool complex_pairs = shape->family->turn == FTMEM__TURN_COMPLEX; /* one complex table: two halves of it here */
+    int32_t dtype = shape->family->tables == FTMEM__TABLES_FP32 || complex_pairs ? FTMEM_FP32 : shape->mask;
     bool by_row = shape->model->tower == FTMEM_TOWER_QWEN2_5_VL || shape->model->tower == FTMEM_TOWER_QWEN3_VL; /* positions in time, height and width */
-    int64_t n = (by_row ? low->b : 1) * shape->s * shape->rotary;
+    int64_t n = (by_row ? low->b : 1) * shape->s * shape->rotary / (complex_pairs ? 2 : 1);
     if (shape->family->positions <= FTMEM__ROPE_INTERLEAVED) /* modeling_llama.py LlamaModel: position_ids is an argument of every block */
         program_argument(p, program_table(low, shape->s, 0, FTMEM_INT64, FTMEM__OP_TABLE));
     if (shape->family->turn == FTMEM__TURN_PAIRS) { /* modeling_gptj.py: sin and cos are halves of one tensor, which no rotation keeps */
@@ -711,6 +746,7 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     ftmem__var x;
     memset(p, 0, sizeof *p);
     low->tape->part = FTMEM__PART_EMBEDDING;
+    if (shape->family->fed_features) return program_features(low, p);
     switch (shape->family->embedding) {
     case FTMEM__EMBED_NORMED: x = ftmem__low_embed_normed(low); break;
     case FTMEM__EMBED_SEGMENTS: x = ftmem__low_embed_segments(low); break;

@@ -1,15 +1,15 @@
-/* What is alive at the peak: the segment that runs is walked again up to that moment, and the tapes are read. */
+/* What is alive at the peak: the segment that runs is walked again up to that moment, and its tape is read beside what the others left. */
 #include "step.h"
 
-enum { REPORT_KINDS = 64 };
+enum { REPORT_KINDS = 64, REPORT_PLACES = 256 };
 typedef struct report {
     ftmem__step *step;
     ftmem_memory *memory;
     ftmem_tensor kind[REPORT_KINDS];
-    uint32_t key[REPORT_KINDS]; /* of each line: lines that are alike have equal ones */
     int32_t count;
-    int64_t times; /* how many blocks a tape stands for */
-    bool others;   /* a finished forward: the result belongs to the next segment */
+    uint8_t place[REPORT_PLACES]; /* 1 + the line that has this hash, or the next free place after it */
+    int64_t times;                /* how many blocks a tape stands for */
+    bool others;                  /* a finished forward: the result belongs to the next segment */
     bool keep_result;
     bool released; /* forward is over */
     const char *op, *part;
@@ -22,27 +22,28 @@ static bool report_alike(const ftmem_tensor *a, const ftmem_tensor *b)
     return same && (a->part == b->part || a->tensor_class < FTMEM_CLASS_KEPT);
 }
 
-static uint32_t report_key(const ftmem_tensor *t)
+static uint32_t report_hash(const ftmem_tensor *t)
 {
-    return (uint32_t)t->dims[0] * 31u + (uint32_t)t->dims[1] * 127u + (uint32_t)(t->tensor_class * 16 + t->dtype);
+    uint32_t shape = (uint32_t)t->dims[0] * 31u + (uint32_t)t->dims[1];
+    return (shape * 31u + (uint32_t)(t->tensor_class * 16 + t->dtype)) * 2654435761u >> 24;
 }
 
 /* When lines run out the classes still get their bytes. */
 static void report_tensor(report *r, const ftmem_tensor *t)
 {
-    uint32_t key = report_key(t);
-    int32_t i, count = r->count;
+    uint32_t at = report_hash(t);
+    ftmem_tensor *line;
     r->memory->at_peak[t->tensor_class] += t->bytes;
-    for (i = 0; i < count; i++) {
-        if (r->key[i] != key || !report_alike(&r->kind[i], t)) continue;
-        r->kind[i].bytes += t->bytes;
-        r->kind[i].count += t->count;
+    for (; r->place[at]; at = (at + 1) % REPORT_PLACES) {
+        line = &r->kind[r->place[at] - 1];
+        if (!report_alike(line, t)) continue;
+        line->bytes += t->bytes;
+        line->count += t->count;
         return;
     }
-    if (count == REPORT_KINDS) return;
-    r->key[count] = key;
-    r->kind[count] = *t;
-    r->count++;
+    if (r->count == REPORT_KINDS) return;
+    r->kind[r->count++] = *t;
+    r->place[at] = (uint8_t)r->count;
 }
 
 static void report_store(report *r, const ftmem__store *s)
@@ -59,6 +60,13 @@ static void report_store(report *r, const ftmem__store *s)
     report_tensor(r, &t);
 }
 
+/* Left by a forward that is over. */
+static void report_left(report *r, const ftmem__store *s)
+{
+    if (s->side || (r->released && s->cached && s->refs == 1)) return; /* counted by itself; gone with autocast's cache */
+    report_store(r, s);
+}
+
 static void report_tape(void *context, const ftmem__tape *tape, ftmem__op op)
 {
     report *r = context;
@@ -70,9 +78,8 @@ static void report_tape(void *context, const ftmem__tape *tape, ftmem__op op)
     for (i = 0; i < tape->high; i++) {
         if (tape->stores[i].refs <= 0) continue;
         if (r->others && i == tape->result && !r->keep_result) continue;
-        if (tape->stores[i].side) continue;
-        if (r->others && r->released && tape->stores[i].cached && tape->stores[i].refs == 1) continue; /* gone with autocast's cache */
-        report_store(r, &tape->stores[i]);
+        if (r->others) report_left(r, &tape->stores[i]);
+        else if (!tape->stores[i].side) report_store(r, &tape->stores[i]);
     }
 }
 
@@ -93,9 +100,9 @@ static void report_bytes(report *r, int32_t tensor_class, int64_t bytes, ftmem__
 static int32_t report_part_of(int32_t role)
 {
     if (role <= FTMEM_ROLE_O) return FTMEM__PART_ATTENTION;
-    if (role <= FTMEM_ROLE_DOWN) return FTMEM__PART_MLP;
     if (role == FTMEM_ROLE_TOWER) return FTMEM__PART_TOWER;
     if (role == FTMEM_ROLE_HEAD || role == FTMEM_ROLE_POOL) return FTMEM__PART_HEAD;
+    if (role <= FTMEM_ROLE_DOWN || (role > FTMEM_ROLE_POSITION && role < FTMEM_ROLE_POOL)) return FTMEM__PART_MLP;
     return role == FTMEM_ROLE_NORM ? FTMEM__PART_NORM : FTMEM__PART_EMBEDDING;
 }
 
@@ -275,6 +282,20 @@ static int64_t report_waiting(const ftmem__walk *walk, const ftmem__moment *m, i
     return stack == m->stack && m->layer >= 0 ? m->layer : report_depth(walk, stack);
 }
 
+/* What `times` blocks of one kind keep: as noted, or walked again where there was no room for notes. */
+static void report_block(report *r, int32_t kind, int64_t times)
+{
+    const ftmem__walk *walk = r->step->walk;
+    const ftmem__kind *k = &walk->kind[kind];
+    int32_t i;
+    if (k->kept_count < 0) {
+        report_again(r, kind, FTMEM__PASS_FORWARD, FTMEM__EVENT_END, times, false);
+        return;
+    }
+    r->times = times;
+    for (i = 0; i < k->kept_count && times > 0; i++) report_left(r, &walk->kept[k->kept_from + i]);
+}
+
 /* What the blocks below keep: all of them while the head runs, those below the running one else. */
 static void report_blocks(report *r)
 {
@@ -283,7 +304,7 @@ static void report_blocks(report *r)
     int64_t below[FTMEM__MAX_KINDS] = { 0 };
     int32_t k;
     for (k = 0; k < walk->stacks; k++) report_layers(walk, k, 0, report_waiting(walk, m, k), below);
-    for (k = 0; k < walk->kinds; k++) report_again(r, k, FTMEM__PASS_FORWARD, FTMEM__EVENT_END, below[k], false);
+    for (k = 0; k < walk->kinds; k++) report_block(r, k, below[k]);
     for (k = 0; k < walk->kinds; k++) report_attributes(r, k);
 }
 
@@ -314,6 +335,21 @@ static void report_kept(report *r)
     report_stacks(r, eval);
 }
 
+/* The head's backward, as noted in the first walk; false where the peak is elsewhere. */
+static bool report_head(report *r)
+{
+    const ftmem__note *note = &r->step->walk->head_note;
+    const ftmem__moment *m = &r->step->peak;
+    int32_t i;
+    if (m->segment != ftmem__walk_head(r->step->walk) || m->pass != FTMEM__PASS_BACKWARD || !m->event || m->event != note->event || note->count < 0)
+        return false;
+    r->op = ftmem__op_name(note->op, note->backward);
+    r->part = ftmem__part_name(note->part);
+    r->times = 1;
+    for (i = 0; i < note->count; i++) report_store(r, &note->at[i]);
+    return true;
+}
+
 static void report_running(report *r)
 {
     const ftmem__moment *m = &r->step->peak;
@@ -324,7 +360,7 @@ static void report_running(report *r)
         report_step(r);
         return;
     }
-    report_again(r, m->segment, m->pass, m->event ? m->event : -1, 1, true);
+    if (!report_head(r)) report_again(r, m->segment, m->pass, m->event ? m->event : -1, 1, true);
 }
 
 static void report_largest(report *r)
@@ -332,9 +368,13 @@ static void report_largest(report *r)
     ftmem_memory *memory = r->memory;
     int32_t i, j, best;
     for (i = 0; i < FTMEM_TENSOR_CAPACITY && i < r->count; i++) {
+        uint64_t most = r->kind[i].bytes;
         best = i;
-        for (j = i + 1; j < r->count; j++)
-            if (r->kind[j].bytes > r->kind[best].bytes) best = j;
+        for (j = i + 1; j < r->count; j++) {
+            if (r->kind[j].bytes <= most) continue;
+            most = r->kind[j].bytes;
+            best = j;
+        }
         memory->largest[i] = r->kind[best];
         r->kind[best] = r->kind[i];
     }
@@ -377,6 +417,7 @@ void ftmem__report(ftmem__step *step, ftmem_memory *memory)
     r.step = step;
     r.memory = memory;
     r.count = 0;
+    memset(r.place, 0, sizeof r.place);
     r.times = 0;
     r.others = r.keep_result = r.released = false;
     r.op = r.part = NULL;

@@ -12,6 +12,14 @@ static bool shape_trains(const ftmem_job *job, bool named)
     return named == shape_part(job, FTMEM_PART_ALL_BUT);
 }
 
+/* A window shows in its mask only: where both kinds have a mask, or neither has, they are one, and are walked once. */
+uint8_t ftmem__shape_layer_kind(const ftmem__shape *shape, int64_t layer)
+{
+    uint8_t kind = shape->model->layer_kind[layer];
+    bool alike = ftmem__layer_attention(kind) == FTMEM__LAYER_SLIDING && shape->mask_sliding == shape->mask_full;
+    return alike ? (uint8_t)(kind - FTMEM__LAYER_SLIDING) : kind;
+}
+
 bool ftmem__shape_layer_trained(const ftmem__shape *shape, int64_t layer)
 {
     const ftmem_job *job = shape->job;
@@ -78,15 +86,15 @@ static void shape_masks(ftmem__shape *shape)
 {
     const ftmem_job *job = shape->job;
     int64_t i, window = shape->model->sliding_window;
-    bool padded = job->mask == FTMEM_MASK_PADDED && !shape->crossed; /* a decoder after an encoder gets no mask of its own rows */
+    bool padded = job->mask == FTMEM_MASK_PADDED && !shape->crossed && !shape->fed_features; /* a decoder after an encoder gets no mask of its own rows */
     bool always = (job->attention == FTMEM_EAGER && shape->causal) || padded || shape->model->alibi == FTMEM_ON || shape->family->always_mask;
     for (i = 0; i < shape->model->layers; i++) {
-        if (shape->model->layer_kind[i] == 1) shape->has_sliding = true;
+        if (ftmem__layer_attention(shape->model->layer_kind[i]) == FTMEM__LAYER_SLIDING) shape->has_sliding = true;
         else shape->has_full = true;
     }
     if (job->attention == FTMEM_FLASH2) always = false;
     shape->mask_full = always;
-    shape->mask_cross = shape->crossed && job->mask == FTMEM_MASK_PADDED && job->attention != FTMEM_FLASH2;
+    shape->mask_cross = shape->crossed && !shape->fed_features && job->mask == FTMEM_MASK_PADDED && job->attention != FTMEM_FLASH2;
     /* masking_utils._ignore_causal_mask_sdpa: a window that the sequence reaches needs a mask */
     shape->mask_sliding = always || (job->attention != FTMEM_FLASH2 && window > 0 && shape->s >= window);
 }
@@ -106,6 +114,7 @@ static ftmem_status shape_check(const ftmem__shape *shape, ftmem_error *error)
     int64_t widest = shape->vocab, h = shape->h;
     if (shape->f * 2 > widest) widest = shape->f * 2;
     if (shape->q + 2 * shape->kv > widest) widest = shape->q + 2 * shape->kv;
+    if (shape->heads * (shape->d + shape->dv) > widest) widest = shape->heads * (shape->d + shape->dv);
     if (ftmem__mul(&c, tokens, widest) > limit || ftmem__mul(&c, widest, h) > limit || scores > limit || ftmem__mul(&c, tokens, h) > limit) c.overflow = true;
     if (ftmem__mul(&c, shape->model->position_rows, h) > limit || ftmem__mul(&c, shape->model->position_rows, shape->model->position_rows) > limit)
         c.overflow = true;
@@ -132,7 +141,9 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     shape->family = family;
     shape->causal = !encoder && !family->bidirectional;
     shape->crossed = !encoder && family->encoder;
-    shape->sided = family->positions == FTMEM__RELATIVE || shape->crossed || family->shared_blocks; /* ALBERT: gradients of the last block's use wait for the first's */
+    shape->fed_features = encoder ? family->fed_features : shape->crossed && family->encoder->fed_features;
+    shape->sided =
+        family->positions == FTMEM__RELATIVE || shape->crossed || family->shared_blocks; /* ALBERT: gradients of the last block's use wait for the first's */
     shape->b = c->job.micro_batch;
     shape->s = s;
     shape->eval_b = c->job.eval_batch;
@@ -146,6 +157,7 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     shape->heads = m->heads;
     shape->kv_heads = m->kv_heads;
     shape->d = m->head_dim;
+    shape->dv = m->value_dim;
     shape->rotary = m->rotary_dim;
     shape_training(shape);
     shape_dtypes(shape);

@@ -8,6 +8,7 @@ typedef struct step_run {
     int64_t held;  /* logits that the loop holds from an earlier forward */
     int64_t leaf;  /* and what its loss keeps through the graph */
     int64_t frame; /* the embedding, held by the base model's frame beyond its use */
+    int32_t stack; /* that runs */
     int64_t sides; /* of the level: what segments read that others have made */
     int32_t first; /* FTMEM_PHASE_FORWARD or FTMEM_PHASE_FORWARD2 */
     bool later_micro, both, released;
@@ -17,19 +18,20 @@ static void step_moment(step_run *run, int32_t phase, ftmem__figure f, int32_t s
 {
     ftmem__moment m;
     m.bytes = run->level + f.peak;
+    if (m.bytes <= run->step->phase[phase].bytes) return;
     m.phase = phase;
     m.segment = segment;
     m.pass = pass;
     m.event = f.event;
     m.layer = layer;
-    m.stack = ftmem__walk_stack_of(run->walk, segment);
+    m.stack = run->stack;
     m.sides = run->sides;
     m.later_micro = run->later_micro;
     m.workspaces_both = run->both;
     m.released = run->released;
     m.frame = run->frame + (pass == FTMEM__PASS_FORWARD ? run->leaf : 0);
     m.held = segment == ftmem__walk_head(run->walk) && (pass == FTMEM__PASS_BACKWARD || pass == FTMEM__PASS_BACKWARD_LATER) ? 0 : run->held;
-    if (m.bytes > run->step->phase[phase].bytes) run->step->phase[phase] = m;
+    run->step->phase[phase] = m;
 }
 
 static void step_pass(step_run *run, int32_t phase, ftmem__figure f, int32_t segment, int32_t pass, int32_t layer)
@@ -109,6 +111,7 @@ static void step_leave(step_run *run, const ftmem__stack *stack, int32_t pass)
 static void step_stack_forward(step_run *run, int32_t phase, int32_t pass, int32_t index)
 {
     const ftmem__stack *stack = &run->walk->stack[index];
+    run->stack = index;
     step_pass(run, phase, stack->embed.pass[pass], ftmem__segment_embed(index), pass, -1);
     step_blocks_forward(run, phase, pass, stack);
     if (index == run->walk->stacks - 1) return;
@@ -262,8 +265,10 @@ static void step_backward(step_run *run)
     if (!ftmem__walk_last(walk)->end.out_grad) return;
     step_head_backward(run, phase, pass);
     for (i = walk->stacks - 1; i >= 0; i--) {
+        run->stack = i;
         step_stack_backward(run, phase, pass, i);
         if (i == 0 || !walk->stack[i - 1].end.out_grad) return;
+        run->stack = i - 1;
         step_pass(run, phase, walk->stack[i - 1].end.pass[pass], ftmem__segment_end(i - 1), pass, -1);
     }
 }

@@ -4,7 +4,7 @@
 
 enum { TAPE_ALLOC, TAPE_VIEW };
 enum { TAPE_NOTHING, TAPE_INPUT, TAPE_INPUTS, TAPE_OUTPUT, TAPE_CROSS, TAPE_ATTRIBUTE };
-enum { TAPE_PASS, TAPE_MAP, TAPE_SPREAD, TAPE_MATMUL, TAPE_SPLIT, TAPE_SOFTMAX, TAPE_MINUS, TAPE_SAVED };
+enum { TAPE_PASS, TAPE_MAP, TAPE_SPREAD, TAPE_MATMUL, TAPE_CONV, TAPE_SPLIT, TAPE_SOFTMAX, TAPE_MINUS, TAPE_SAVED, TAPE_COPY };
 
 typedef struct tape_row {
     uint8_t forward, saves, backward, temporaries;
@@ -40,9 +40,9 @@ void ftmem__tape_start(ftmem__tape *tape, int64_t big_cols)
 {
     int32_t k;
     memset(tape, 0, offsetof(ftmem__tape, stores));
-    tape->big_cols = big_cols;
-    tape->free_head = tape->grad_in = tape->result = tape->also_gradient = -1;
     for (k = 0; k < FTMEM__MAX_SIDES; k++) tape->grad_side[k] = -1;
+    tape->big_cols = big_cols;
+    tape->free_head = tape->grad_in = tape->result = tape->also_gradient = tape->input = -1;
     tape->birth = FTMEM_CLASS_KEPT;
     tape->mode = FTMEM__RECORD;
     tape->stop_after = -1;
@@ -56,6 +56,8 @@ void ftmem__tape_mark(ftmem__tape *tape)
     tape->peak_event = 0;
     tape->flops = 0;
     tape->early = -1;
+    tape->later.base = tape->later.peak = tape->live;
+    tape->later.event = 0;
 }
 
 static int16_t tape_slot(ftmem__tape *tape)
@@ -72,6 +74,30 @@ static int16_t tape_slot(ftmem__tape *tape)
     return tape->high++;
 }
 
+static void tape_note(const ftmem__tape *tape, uint8_t op)
+{
+    ftmem__note *note = tape->note;
+    int16_t i;
+    note->event = tape->event;
+    note->op = op;
+    note->part = tape->part;
+    note->backward = tape->backward;
+    note->count = 0;
+    for (i = 0; i < tape->high && note->count >= 0; i++) {
+        if (tape->stores[i].refs <= 0) continue;
+        if (note->count == FTMEM__COUNT(note->at)) note->count = -1;
+        else note->at[note->count++] = tape->stores[i];
+    }
+}
+
+static void tape_later(ftmem__tape *tape)
+{
+    ftmem__later *later = &tape->later;
+    if (tape->live - later->freed <= later->peak) return;
+    later->peak = tape->live - later->freed;
+    later->event = tape->event;
+}
+
 /* One allocation is one event; the peak can only be at one. */
 static void tape_event(ftmem__tape *tape, const ftmem__store *store)
 {
@@ -80,8 +106,12 @@ static void tape_event(ftmem__tape *tape, const ftmem__store *store)
     if (tape->live > tape->peak) {
         tape->peak = tape->live;
         tape->peak_event = tape->event;
+        if (tape->note && tape->live > tape->early) tape_note(tape, store->op);
     }
-    if (tape->event == tape->stop_at) tape->capture(tape->context, tape, (ftmem__op)store->op);
+    if (tape->later.wanted) tape_later(tape);
+    if (tape->event != tape->stop_at) return;
+    tape->captured = true;
+    tape->capture(tape->context, tape, (ftmem__op)store->op);
 }
 
 int16_t ftmem__alloc(ftmem__tape *tape, ftmem__op op, int64_t n, int64_t cols, int32_t dtype, int32_t tensor_class)
@@ -118,6 +148,7 @@ void ftmem__free(ftmem__tape *tape, int16_t store)
     s->refs = 0;
     s->cached = false;
     tape->free_head = store;
+    if (store == tape->input) tape->input = -1;
 }
 
 /* ----------------------------------------------------------------------------------------------------- values */
@@ -125,15 +156,15 @@ void ftmem__free(ftmem__tape *tape, int16_t store)
 ftmem__var ftmem__input(ftmem__tape *tape, int64_t n, int64_t cols, int32_t dtype, bool grad)
 {
     int16_t store = ftmem__alloc(tape, FTMEM__OP_INPUT, n, cols, dtype, tape->birth);
+    tape->input = store;
     return ftmem__value(n, cols, dtype, store, grad ? FTMEM__INPUT : FTMEM__NO_NODE, grad);
 }
 
 ftmem__var ftmem__side_input(ftmem__tape *tape, int32_t side, int64_t n, int64_t cols, int32_t dtype, bool grad)
 {
-    ftmem__var v = ftmem__input(tape, n, cols, dtype, grad);
-    if (grad) v.node = (int16_t)(FTMEM__SIDE - side);
-    if (v.store >= 0) tape->stores[v.store].side = true;
-    return v;
+    int16_t store = ftmem__alloc(tape, FTMEM__OP_INPUT, n, cols, dtype, tape->birth);
+    if (store >= 0) tape->stores[store].side = true;
+    return ftmem__value(n, cols, dtype, store, (int16_t)(grad ? FTMEM__SIDE - side : FTMEM__NO_NODE), grad);
 }
 
 /* ------------------------------------------------------------------------------------------------------ nodes */
@@ -142,7 +173,7 @@ ftmem__var ftmem__side_input(ftmem__tape *tape, int32_t side, int64_t n, int64_t
 static void tape_save(ftmem__tape *tape, ftmem__node *node, int16_t store)
 {
     node->saves = true;
-    if (store < 0 || tape->mode == FTMEM__GHOST) return;
+    if (store < 0 || tape->mode != FTMEM__RECORD) return;
     if (node->held == FTMEM__COUNT(node->save)) {
         tape->exhausted = true;
         return;
@@ -162,7 +193,7 @@ static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var 
     node = &tape->node[tape->nodes++];
     node->work = 0;
     node->flops = 0;
-    node->held = 0;
+    node->held = node->fourth = 0;
     node->saves = false;
     if (!tape->replay) node->grad[0] = node->grad[1] = node->grad[2] = -1;
     node->op = (uint8_t)op;
@@ -214,7 +245,7 @@ static void tape_save_by_row(ftmem__tape *tape, ftmem__node *node, const ftmem__
 static bool tape_ends_before(const ftmem__tape *tape, ftmem__op op)
 {
     uint8_t saves = tape_rows[op].saves;
-    return tape->nodes == tape->stop_after && (saves == TAPE_INPUT || saves == TAPE_CROSS) && op != FTMEM__OP_LAYER_NORM;
+    return tape->nodes == tape->stop_after && (saves == TAPE_INPUT || saves == TAPE_CROSS || op == FTMEM__OP_INDEX) && op != FTMEM__OP_LAYER_NORM;
 }
 
 /* Records an operation whose result is `store`; returns its node. */
@@ -245,7 +276,7 @@ static int16_t tape_result(ftmem__tape *tape, ftmem__op op, const ftmem__var *in
 /* The result is put together at the end, from registers: to copy what has just been written byte by byte is slow. */
 ftmem__var ftmem__apply(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, int64_t n, int64_t cols, int32_t dtype)
 {
-    bool grad = !tape->stopped && tape_wants_grad(tape, in, count), recorded = grad && tape->mode >= FTMEM__RECORD;
+    bool grad = !tape->stopped && tape_wants_grad(tape, in, count), recorded = grad && (tape->mode >= FTMEM__RECORD || tape->shadow);
     int16_t store = -1, node = FTMEM__NO_NODE;
     if (tape->stopped) return ftmem__value(n, cols, dtype, store, node, grad);
     if (recorded && tape_ends_before(tape, op)) {
@@ -270,6 +301,19 @@ void ftmem__save_var(ftmem__tape *tape, ftmem__var result, ftmem__var kept)
 {
     ftmem__node *node = ftmem__recorded(tape, result);
     if (node) tape_save(tape, node, kept.store);
+}
+
+void ftmem__fourth(ftmem__tape *tape, ftmem__var result, ftmem__var operand)
+{
+    ftmem__node *node = ftmem__recorded(tape, result);
+    if (!node) return;
+    tape_save(tape, node, operand.store);
+    if (tape->fourths == FTMEM__COUNT(tape->fourth)) {
+        tape->exhausted = true;
+        return;
+    }
+    tape->fourth[tape->fourths++] = operand;
+    node->fourth = (uint8_t)tape->fourths;
 }
 
 /* ------------------------------------------------------------------------------------------------- primitives */
@@ -298,7 +342,7 @@ ftmem__var ftmem__cast(ftmem__tape *tape, ftmem__var x, int32_t dtype)
     ftmem__var out;
     if (x.dtype == dtype) return ftmem__keep(tape, x);
     out = ftmem__apply(tape, FTMEM__OP_CAST, &x, 1, x.n, x.cols, dtype);
-    out.joined = x.joined; /* the layout is preserved */
+    if (x.joined) out.joined = true; /* the layout is preserved */
     return out;
 }
 
@@ -359,19 +403,21 @@ void ftmem__split(ftmem__tape *tape, ftmem__var x, int32_t count, const int64_t 
 
 /* A second gradient for one place is added in place when nobody else holds the first
    (torch/csrc/autograd/input_buffer.cpp accumulate), else into a new tensor. */
-static void tape_accumulate(ftmem__tape *tape, int16_t *place, int16_t gradient, int64_t n, int64_t cols, int32_t dtype)
+static void tape_accumulate(ftmem__tape *tape, int16_t *place, const ftmem__var *to, int16_t gradient)
 {
     int16_t sum;
     if (*place < 0) {
         *place = gradient;
-    } else if (tape->stores[*place].refs == 1) {
-        ftmem__release(tape, gradient);
-    } else {
-        sum = ftmem__alloc(tape, FTMEM__OP_GRADIENT, n, cols, dtype, tape->birth);
-        ftmem__release(tape, *place);
-        ftmem__release(tape, gradient);
-        *place = sum;
+        return;
     }
+    if (tape->stores[*place].refs == 1) {
+        ftmem__release(tape, gradient);
+        return;
+    }
+    sum = ftmem__alloc(tape, FTMEM__OP_GRADIENT, to->n, to->cols, to->dtype, tape->birth);
+    ftmem__release(tape, *place);
+    ftmem__release(tape, gradient);
+    *place = sum;
 }
 
 /* A parameter takes the arriving tensor as its gradient; with accumulation it is added and freed. */
@@ -384,36 +430,38 @@ static void tape_leaf(ftmem__tape *tape, int16_t gradient, bool shared)
     }
     s->tensor_class = FTMEM_CLASS_GRADIENTS;
     tape->leaf_bytes += s->bytes;
+    if (shared) return;
+    tape->later.freed += s->bytes;
+    if (s->refs > 1) tape->later.differs = true;
+}
+
+static void tape_deliver(ftmem__tape *tape, const ftmem__var *to, int16_t gradient)
+{
+    if (to->node >= 0) tape_accumulate(tape, &tape->node[to->node].grad[to->slot], to, gradient);
+    else if (to->node == FTMEM__INPUT) tape_accumulate(tape, &tape->grad_in, to, gradient);
+    else if (to->node == FTMEM__NO_NODE || to->node == FTMEM__JOINED_LEAF) ftmem__release(tape, gradient);
+    else if (to->node <= FTMEM__SIDE) tape_accumulate(tape, &tape->grad_side[FTMEM__SIDE - to->node], to, gradient);
+    else tape_leaf(tape, gradient, to->node == FTMEM__SHARED_LEAF);
 }
 
 void ftmem__deliver(ftmem__tape *tape, ftmem__var to, int16_t gradient)
 {
-    if (to.node >= 0) {
-        tape_accumulate(tape, &tape->node[to.node].grad[to.slot], gradient, to.n, to.cols, to.dtype);
-    } else if (to.node == FTMEM__LEAF || to.node == FTMEM__SHARED_LEAF) {
-        tape_leaf(tape, gradient, to.node == FTMEM__SHARED_LEAF);
-    } else if (to.node == FTMEM__INPUT) {
-        tape_accumulate(tape, &tape->grad_in, gradient, to.n, to.cols, to.dtype);
-    } else if (to.node <= FTMEM__SIDE) {
-        tape_accumulate(tape, &tape->grad_side[FTMEM__SIDE - to.node], gradient, to.n, to.cols, to.dtype);
-    } else {
-        ftmem__release(tape, gradient); /* FTMEM__NO_NODE, and FTMEM__JOINED_LEAF */
-    }
+    tape_deliver(tape, &to, gradient);
+}
+
+static int16_t tape_replace(ftmem__tape *tape, ftmem__op op, const ftmem__var *like, int32_t dtype, int16_t gradient)
+{
+    int16_t made = ftmem__alloc(tape, op, like->n, like->cols, dtype, tape->birth);
+    ftmem__release(tape, gradient);
+    return made;
 }
 
 /* Engine::validate_outputs: a gradient is summed to its operand's shape and cast to its dtype. */
-static int16_t tape_fit(ftmem__tape *tape, const ftmem__node *node, int32_t k, int16_t gradient, int64_t n, int32_t dtype)
+static inline int16_t tape_fit(ftmem__tape *tape, const ftmem__node *node, int32_t k, int16_t gradient, int64_t n, int32_t dtype)
 {
-    if (node->in[k].n < n) {
-        int16_t sum = ftmem__alloc(tape, FTMEM__OP_GRADIENT, node->in[k].n, node->in[k].cols, dtype, tape->birth);
-        ftmem__release(tape, gradient);
-        gradient = sum;
-    }
-    if (node->in[k].dtype != dtype) {
-        int16_t cast = ftmem__alloc(tape, FTMEM__OP_CAST, node->in[k].n, node->in[k].cols, node->in[k].dtype, tape->birth);
-        ftmem__release(tape, gradient);
-        gradient = cast;
-    }
+    const ftmem__var *in = &node->in[k];
+    if (in->n < n) gradient = tape_replace(tape, FTMEM__OP_GRADIENT, in, dtype, gradient);
+    if (in->dtype != dtype) gradient = tape_replace(tape, FTMEM__OP_CAST, in, in->dtype, gradient);
     return gradient;
 }
 
@@ -422,19 +470,17 @@ static bool tape_needs(const ftmem__node *node, int32_t k)
     return node->in[k].grad;
 }
 
-/* Views of the gradient as CAT hands them out need no sum; ADD's do when an operand was broadcast. */
-static void tape_pass(ftmem__tape *tape, const ftmem__node *node, int16_t arrived, int16_t result[FTMEM__MAX_OPERANDS])
+static void tape_pass(ftmem__tape *tape, const ftmem__node *node, int16_t arrived, int16_t result[3])
 {
     int32_t k;
     for (k = 0; k < node->inputs; k++) {
         if (!tape_needs(node, k)) continue;
         ftmem__hold(tape, arrived);
         result[k] = arrived;
-        if (node->op != FTMEM__OP_CAT && node->op != FTMEM__OP_CLONE) result[k] = tape_fit(tape, node, k, arrived, node->out_n, node->out_dtype);
     }
 }
 
-static void tape_minus(ftmem__tape *tape, const ftmem__node *node, int16_t arrived, int16_t result[FTMEM__MAX_OPERANDS])
+static void tape_minus(ftmem__tape *tape, const ftmem__node *node, int16_t arrived, int16_t result[3])
 {
     if (tape_needs(node, 0)) {
         ftmem__hold(tape, arrived);
@@ -442,10 +488,9 @@ static void tape_minus(ftmem__tape *tape, const ftmem__node *node, int16_t arriv
     }
     if (!tape_needs(node, 1)) return;
     result[1] = ftmem__alloc(tape, FTMEM__OP_NEG, node->out_n, node->in[0].cols, node->out_dtype, tape->birth);
-    result[1] = tape_fit(tape, node, 1, result[1], node->out_n, node->out_dtype);
 }
 
-static void tape_map(ftmem__tape *tape, const ftmem__node *node, int16_t result[FTMEM__MAX_OPERANDS])
+static void tape_map(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     int16_t temporary[2] = { -1, -1 };
     int32_t k, t, temporaries = tape_rows[node->op].temporaries;
@@ -454,17 +499,22 @@ static void tape_map(ftmem__tape *tape, const ftmem__node *node, int16_t result[
     for (k = 0; k < node->inputs; k++)
         if (tape_needs(node, k)) result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->out_n, cols, node->out_dtype, tape->birth);
     for (t = 0; t < temporaries; t++) ftmem__release(tape, temporary[t]);
-    for (k = 0; k < node->inputs; k++)
-        if (tape_needs(node, k)) result[k] = tape_fit(tape, node, k, result[k], node->out_n, node->out_dtype);
 }
 
-static void tape_spread(ftmem__tape *tape, const ftmem__node *node, int16_t result[FTMEM__MAX_OPERANDS])
+static void tape_spread_fourth(ftmem__tape *tape, const ftmem__node *node)
+{
+    const ftmem__var *to = &tape->fourth[node->fourth - 1];
+    tape->fourth_gradient = to->grad ? ftmem__alloc(tape, (ftmem__op)node->op, to->n, to->cols, to->dtype, tape->birth) : -1;
+}
+
+static void tape_spread(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     bool before = node->op == FTMEM__OP_LINEAR4 || node->op == FTMEM__OP_LINEAR8; /* the dequantised weight comes first */
     int16_t work = before && node->work ? ftmem__alloc_bytes(tape, FTMEM__OP_DEQUANTIZE, node->work, FTMEM_CLASS_WORKSPACE) : -1;
     int32_t k;
     for (k = 0; k < node->inputs; k++)
         if (tape_needs(node, k)) result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in[k].n, node->in[k].cols, node->in[k].dtype, tape->birth);
+    if (node->fourth) tape_spread_fourth(tape, node);
     if (!before && node->work) work = ftmem__alloc_bytes(tape, (ftmem__op)node->op, node->work, FTMEM_CLASS_WORKSPACE);
     ftmem__release(tape, work);
     tape->flops += node->flops;
@@ -478,10 +528,14 @@ static void tape_first_matmul(ftmem__tape *tape)
     tape->early_event = tape->peak_event;
     tape->peak = tape->live;
     tape->peak_event = 0;
+    tape->later.early = tape->later.peak;
+    tape->later.early_event = tape->later.event;
+    tape->later.peak = tape->live - tape->later.freed;
+    tape->later.event = 0;
 }
 
 /* Operand order as traced: the weight's gradient, the input's, the bias's. */
-static void tape_matmul(ftmem__tape *tape, const ftmem__node *node, int16_t result[FTMEM__MAX_OPERANDS])
+static void tape_matmul(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     static const int32_t order[] = { 2, 1, 0 };
     int32_t i;
@@ -492,18 +546,27 @@ static void tape_matmul(ftmem__tape *tape, const ftmem__node *node, int16_t resu
         result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in[k].n, node->in[k].cols, node->out_dtype, tape->birth);
         if (k < 2) tape->flops += node->flops;
     }
-    for (i = 0; i < node->inputs; i++)
-        if (tape_needs(node, i)) result[i] = tape_fit(tape, node, i, result[i], node->in[i].n, node->out_dtype);
+}
+
+/* convolution_backward: the input's gradient, the weight's, the bias's; no cuBLAS. */
+static void tape_convolution(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+{
+    int32_t k;
+    for (k = 0; k < node->inputs; k++) {
+        if (!tape_needs(node, k)) continue;
+        result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in[k].n, node->in[k].cols, node->out_dtype, tape->birth);
+        if (k < 2) tape->flops += node->flops;
+    }
 }
 
 /* Gradients of the pieces are joined; a piece without one is filled with zeros first. */
-static void tape_join(ftmem__tape *tape, const ftmem__node *node, int16_t result[FTMEM__MAX_OPERANDS])
+static void tape_join(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     result[0] = ftmem__alloc(tape, FTMEM__OP_CAT, node->in[0].n, node->in[0].cols, node->in[0].dtype, tape->birth);
 }
 
 /* Softmax (not log-softmax) multiplies gradient and output into a temporary of the gradient's size first. */
-static void tape_softmax(ftmem__tape *tape, const ftmem__node *node, int16_t result[FTMEM__MAX_OPERANDS])
+static void tape_softmax(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     int16_t product;
     result[0] = ftmem__alloc(tape, FTMEM__OP_SOFTMAX, node->in[0].n, node->in[0].cols, node->in[0].dtype, tape->birth);
@@ -511,7 +574,22 @@ static void tape_softmax(ftmem__tape *tape, const ftmem__node *node, int16_t res
     ftmem__release(tape, product);
 }
 
-static void tape_saved(ftmem__tape *tape, const ftmem__node *node, int16_t result[FTMEM__MAX_OPERANDS])
+static void tape_copy(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+{
+    const ftmem__var *base = &node->in[0], *part = &node->in[1];
+    int16_t zeros;
+    result[0] = ftmem__alloc(tape, FTMEM__OP_COPY_SLICE, base->n, base->cols, node->out_dtype, tape->birth);
+    if (tape_needs(node, 1)) result[1] = ftmem__alloc(tape, FTMEM__OP_COPY_SLICE, part->n, part->cols, node->out_dtype, tape->birth);
+    if (!tape_needs(node, 0)) {
+        ftmem__release(tape, result[0]);
+        result[0] = -1;
+        return;
+    }
+    zeros = ftmem__alloc(tape, FTMEM__OP_COPY_SLICE, part->n, part->cols, node->out_dtype, tape->birth);
+    ftmem__release(tape, zeros);
+}
+
+static void tape_saved(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     int32_t k;
     for (k = 0; k < node->inputs; k++) {
@@ -521,18 +599,46 @@ static void tape_saved(ftmem__tape *tape, const ftmem__node *node, int16_t resul
     }
 }
 
-static void tape_gradients(ftmem__tape *tape, const ftmem__node *node, int16_t result[FTMEM__MAX_OPERANDS])
+static void tape_gradients(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     switch (tape_rows[node->op].backward) {
     case TAPE_PASS: tape_pass(tape, node, node->grad[0], result); break;
     case TAPE_MAP: tape_map(tape, node, result); break;
+    case TAPE_CONV: tape_convolution(tape, node, result); break;
     case TAPE_MATMUL: tape_matmul(tape, node, result); break;
     case TAPE_SAVED: tape_saved(tape, node, result); break;
+    case TAPE_COPY: tape_copy(tape, node, result); break;
     case TAPE_MINUS: tape_minus(tape, node, node->grad[0], result); break;
     case TAPE_SPLIT: tape_join(tape, node, result); break;
     case TAPE_SOFTMAX: tape_softmax(tape, node, result); break;
     default: tape_spread(tape, node, result); break;
     }
+}
+
+/* Views of the gradient as CAT hands them out need no sum; ADD's do when an operand was broadcast. */
+static void tape_fit_all(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+{
+    uint8_t kind = tape_rows[node->op].backward;
+    int32_t k;
+    if ((kind != TAPE_PASS && kind != TAPE_MAP && kind != TAPE_MINUS && kind != TAPE_MATMUL && kind != TAPE_CONV) || node->op == FTMEM__OP_CAT ||
+        node->op == FTMEM__OP_CLONE)
+        return;
+    for (k = 0; k < node->inputs; k++)
+        if (result[k] >= 0)
+            result[k] = tape_fit(tape, node, k, result[k], kind == TAPE_MATMUL || kind == TAPE_CONV ? node->in[k].n : node->out_n, node->out_dtype);
+}
+
+static void tape_forget(ftmem__tape *tape, ftmem__node *node)
+{
+    while (node->held > 0) ftmem__release(tape, node->save[--node->held]);
+}
+
+static bool tape_reached(const ftmem__node *node)
+{
+    int32_t k;
+    for (k = 1; k < node->outs; k++)
+        if (node->grad[k] >= 0) return true;
+    return node->grad[0] >= 0;
 }
 
 /* torch/csrc/autograd/functions/accumulate_grad.h: a parameter copies a gradient that another operand of a sum holds too. */
@@ -545,26 +651,30 @@ static int16_t tape_own(ftmem__tape *tape, const ftmem__node *node, int32_t k, i
     return copy;
 }
 
-/* One node: its results exist beside its gradient and all it saved; then those go, then the results are handed on. */
+/* One node: its results exist beside its gradient and all it saved; then those go, then the results are handed on. What a
+   checkpoint made again is let go as soon as the formula has used it (torch/utils/checkpoint.py unpack_hook pops it), before
+   results are summed and cast. */
 static void tape_step(ftmem__tape *tape, ftmem__node *node)
 {
-    int16_t result[FTMEM__MAX_OPERANDS] = { -1, -1, -1, -1 };
+    int16_t result[3] = { -1, -1, -1 };
     int32_t k;
-    bool reached = false;
-    for (k = 0; k < node->outs; k++) reached = reached || node->grad[k] >= 0;
+    bool reached = tape_reached(node);
     tape->part = node->part;
     if (reached) tape_gradients(tape, node, result);
-    for (k = 0; k < node->outs; k++) ftmem__release(tape, node->grad[k]);
-    for (k = 0; k < node->held; k++) ftmem__release(tape, node->save[k]);
+    if (tape->replay) tape_forget(tape, node);
+    tape_fit_all(tape, node, result);
+    for (k = 0; k < node->outs && reached; k++) ftmem__release(tape, node->grad[k]);
+    tape_forget(tape, node);
     for (k = 0; k < node->inputs; k++)
-        if (result[k] >= 0) ftmem__deliver(tape, node->in[k], tape_own(tape, node, k, result[k]));
+        if (result[k] >= 0) tape_deliver(tape, &node->in[k], tape_own(tape, node, k, result[k]));
+    if (node->fourth && reached && tape->fourth_gradient >= 0) tape_deliver(tape, &tape->fourth[node->fourth - 1], tape->fourth_gradient);
 }
 
 void ftmem__backward_rest(ftmem__tape *tape)
 {
     tape->backward = true;
     tape->stopped = false;
-    while (tape->nodes > 0) tape_step(tape, &tape->node[--tape->nodes]);
+    while (tape->nodes > 0 && !tape->captured) tape_step(tape, &tape->node[--tape->nodes]);
 }
 
 void ftmem__also(ftmem__tape *tape, ftmem__var value, int16_t gradient)
@@ -592,7 +702,7 @@ void ftmem__backward_above(ftmem__tape *tape, ftmem__var root, int16_t gradient,
 {
     tape->backward = true;
     ftmem__deliver(tape, root, gradient);
-    while (tape->nodes > last + 1) tape_step(tape, &tape->node[--tape->nodes]);
+    while (tape->nodes > last + 1 && !tape->captured) tape_step(tape, &tape->node[--tape->nodes]);
 }
 
 int32_t ftmem__last_saving(const ftmem__tape *tape)
@@ -607,7 +717,7 @@ void ftmem__replay(ftmem__tape *tape, int32_t last)
     tape->backward = false;
     tape->replay = true;
     tape->mode = FTMEM__RECORD;
-    tape->nodes = 0;
+    tape->nodes = tape->fourths = 0;
     tape->stop_after = last;
 }
 

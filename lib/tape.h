@@ -16,7 +16,7 @@
 enum { FTMEM__MAX_NODES = 224, FTMEM__MAX_STORES = 224 };
 /* ftmem__var.node besides a node's number; FTMEM__SIDE - k is the segment's k-th side input */
 enum { FTMEM__NO_NODE = -1, FTMEM__LEAF = -2, FTMEM__INPUT = -3, FTMEM__SHARED_LEAF = -4, FTMEM__JOINED_LEAF = -5, FTMEM__SIDE = -6 };
-enum { FTMEM__MAX_SIDES = 3, FTMEM__MAX_OPERANDS = 4 };
+enum { FTMEM__MAX_SIDES = 3 };
 
 /* Primitive operations: one row each in ops.inc. */
 typedef enum ftmem__op {
@@ -52,14 +52,15 @@ typedef struct ftmem__var {
 } ftmem__var;
 
 typedef struct ftmem__node {
-    ftmem__var in[FTMEM__MAX_OPERANDS];
+    ftmem__var in[3];
     int64_t out_n;
     int64_t work;             /* bytes that the backward kernel allocates inside itself */
     double flops;             /* of backward for each operand that needs a gradient */
     int16_t save[6], grad[3]; /* grad: arrived gradients by output, -1: none yet */
     uint8_t op, inputs, outs, part, out_dtype;
-    uint8_t held; /* entries of save[] */
-    bool saves;   /* something is saved, perhaps a weight, which costs nothing */
+    uint8_t held;   /* entries of save[] */
+    uint8_t fourth; /* 1 + the place of a fourth operand in ftmem__tape.fourth; 0: none */
+    bool saves;     /* something is saved, perhaps a weight, which costs nothing */
 } ftmem__node;
 
 typedef enum ftmem__mode {
@@ -73,6 +74,22 @@ typedef struct ftmem__tape ftmem__tape;
 /* Called at event `stop_at` of a second walk: the moment of the peak, with everything alive on this tape. */
 typedef void ftmem__capture(void *context, const ftmem__tape *tape, ftmem__op op);
 
+/* What was alive at the highest moment so far. */
+typedef struct ftmem__note {
+    int32_t event, count; /* count -1: more than fits */
+    uint8_t op, part;
+    bool backward;
+    ftmem__store at[24];
+} ftmem__note;
+
+/* The same walk in a later micro-batch: memory is less by the parameters' gradients, which are added to older ones and freed. */
+typedef struct ftmem__later {
+    bool wanted;
+    bool differs; /* somebody else held such a gradient: backward itself may go another way */
+    int32_t event, early_event;
+    int64_t freed, base, peak, early; /* freed: gradients so far; base: alive at ftmem__tape_mark; the rest as on the tape */
+} ftmem__later;
+
 struct ftmem__tape {
     int64_t live, peak;        /* bytes on this tape now, and the most since ftmem__tape_mark */
     int32_t event, peak_event; /* allocations since the tape was started */
@@ -81,6 +98,8 @@ struct ftmem__tape {
     int32_t stop_at; /* event to capture at; 0: none */
     ftmem__capture *capture;
     void *context;
+    ftmem__note *note; /* NULL: none is taken */
+    ftmem__later later;
     double flops;                        /* since ftmem__tape_mark */
     int64_t big_cols;                    /* vocabulary: tensors this wide are logits */
     int64_t leaf_bytes;                  /* parameter gradients delivered */
@@ -89,21 +108,27 @@ struct ftmem__tape {
     int16_t high, free_head;             /* stores ever used; free list */
     int16_t grad_in;                     /* gradient of the segment's input, -1: none */
     int16_t grad_side[FTMEM__MAX_SIDES]; /* of its side inputs */
+    int16_t input;                       /* store of the segment's input while it lives, else -1 */
     int16_t result;                      /* store of what a finished forward hands on, -1: unknown */
     uint8_t mode, birth;                 /* ftmem__mode; class of new tensors */
     uint8_t part;                        /* FTMEM__PART_..., of new tensors */
     bool backward, exhausted, stopped, replay;
+    bool shadow;           /* FORGET leaves the nodes that GHOST would, for the recomputation to come */
+    bool captured;         /* what was asked for has been seen: backward need not go on */
     bool graphless;        /* a reentrant checkpoint's forward: no node exists that could hold an attribute */
     int16_t attribute[16]; /* stores that nodes hold as attributes */
     int32_t attributes;
     int64_t outputs_bytes; /* what outputs hold of them */
-    ftmem__var also;       /* a second value that backward starts from; also_gradient: its gradient, -1: none */
+    int32_t fourths;
+    int16_t fourth_gradient; /* of the node that runs */
+    ftmem__var also;         /* a second value that backward starts from; also_gradient: its gradient, -1: none */
     int16_t also_gradient;
     bool leaf_input;       /* the segment's input is a leaf, as in a reentrant recomputation: autocast caches its copy */
     ftmem__var input_cast; /* that copy; store -1: none yet */
     bool shared_casts;     /* autocast's copies of weights are an earlier segment's, which has the same module */
     bool sum_leaves;       /* gradients exist already: new ones are added and freed */
     ftmem__store stores[FTMEM__MAX_STORES];
+    ftmem__var fourth[4];
     ftmem__node node[FTMEM__MAX_NODES];
 };
 
@@ -176,6 +201,7 @@ static inline ftmem__node *ftmem__recorded(ftmem__tape *tape, ftmem__var value)
 }
 void ftmem__save_new(ftmem__tape *tape, ftmem__var result, int64_t n, int64_t cols, int32_t dtype); /* allocate and keep (log-sum-exp, dropout mask) */
 void ftmem__save_var(ftmem__tape *tape, ftmem__var result, ftmem__var kept);
+void ftmem__fourth(ftmem__tape *tape, ftmem__var result, ftmem__var operand); /* one more operand, saved and given a gradient of its size */
 
 /* Backward starts from `value` too, with this gradient; both are held until it ends. Takes both over. */
 void ftmem__also(ftmem__tape *tape, ftmem__var value, int16_t gradient);

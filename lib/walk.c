@@ -29,7 +29,8 @@ static ftmem__low walk_low(ftmem__walk *walk, int32_t stack, const ftmem__kind *
     low.training = pass != FTMEM__PASS_EVAL;
     low.trained = kind ? kind->trained : shape->rest_trained;
     low.adapted = kind && kind->adapted;
-    low.kind = kind ? kind->kind : 0;
+    low.kind = kind ? ftmem__layer_attention(kind->kind) : 0;
+    low.mlp = kind ? ftmem__layer_mlp(kind->kind) : 0;
     low.first = kind && kind->first;
     return low;
 }
@@ -57,6 +58,7 @@ static void walk_start(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass,
     tape->sum_leaves = walk_sums(walk, kind, pass);
     tape->shared_casts = kind && walk->shape.family->shared_blocks && !kind->first;
     if (pass == FTMEM__PASS_EVAL) tape->mode = FTMEM__NO_GRAD;
+    tape->later.wanted = !probe && walk->shape.job->accumulation > 1;
     walk_listen(tape, probe);
 }
 
@@ -83,6 +85,18 @@ static ftmem__figure walk_early(const ftmem__tape *tape, int64_t base)
 static ftmem__figure walk_figure(const ftmem__tape *tape, int64_t base)
 {
     return tape->early > tape->peak ? walk_early(tape, base) : walk_late(tape, base);
+}
+
+/* The figure of a later micro-batch's backward, from the first one's. */
+static ftmem__figure walk_later(const ftmem__tape *tape)
+{
+    const ftmem__later *later = &tape->later;
+    bool early = tape->early >= 0 && later->early > later->peak;
+    ftmem__figure f;
+    f.peak = (early ? later->early : later->peak) - later->base;
+    f.delta = tape->live - later->freed - later->base;
+    f.event = early ? later->early_event : later->event;
+    return f;
 }
 
 static void walk_end(ftmem__walk *walk, const walk_probe *probe)
@@ -251,15 +265,28 @@ static void walk_drop_made(const ftmem__low *low)
 
 /* ------------------------------------------------------------------------------------------------------- blocks */
 
-static bool walk_alive(const ftmem__tape *tape, int16_t store)
+/* Notes what a block's forward leaves alive, its result not counted. */
+static void walk_note_kept(ftmem__walk *walk, ftmem__kind *kind)
 {
-    return store >= 0 && tape->stores[store].refs > 0;
+    const ftmem__tape *tape = &walk->tape;
+    int32_t count = walk->kept_count;
+    int16_t i;
+    kind->kept_from = count;
+    kind->kept_count = -1;
+    for (i = 0; i < tape->high; i++) {
+        if (tape->stores[i].refs <= 0 || i == tape->result) continue;
+        if (count == FTMEM__MAX_KEPT) return;
+        walk->kept[count++] = tape->stores[i];
+    }
+    kind->kept_count = count - kind->kept_from;
+    walk->kept_count = count;
 }
 
 /* A forward that backward goes on from. */
 typedef struct walk_run {
     ftmem__low low;
     ftmem__var out;
+    int32_t nodes; /* of a checkpointed block: its graph, still on the tape */
 } walk_run;
 
 /* What a block makes counts apart from it once it has returned. */
@@ -281,6 +308,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
     if (recomputed && pass == FTMEM__PASS_FORWARD) {
         tape->mode = FTMEM__FORGET;
         tape->graphless = walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT;
+        tape->shadow = !tape->graphless && !probe;
     }
     x = ftmem__input(tape, low.tokens * low.shape->h, low.shape->h, kind->in_dtype, kind->in_grad && pass != FTMEM__PASS_EVAL);
     walk_give(walk, kind->stack, kind->given, pass, &low);
@@ -294,7 +322,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
         kind->made = low.made;
         kind->out_grad = out.grad;
         kind->out_dtype = out.dtype;
-        kind->in_kept = walk_alive(tape, x.store) && x.store != out.store;
+        kind->in_kept = tape->input >= 0 && x.store != out.store;
         kind->in_bytes = ftmem__round512(ftmem__bytes(kind->in_dtype, x.n));
         kind->cache_bytes = walk_cache_only(tape);
         kind->attribute_bytes = walk_attributes(tape);
@@ -306,10 +334,12 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
     }
     tape->result = out.store;
     walk_mark_made(&low);
+    if (pass == FTMEM__PASS_FORWARD && !probe) walk_note_kept(walk, kind);
     walk_end(walk, probe);
     if (result) {
         result->low = low;
         result->out = out;
+        result->nodes = tape->nodes;
     }
     return walk_figure(tape, base);
 }
@@ -353,21 +383,34 @@ static ftmem__figure walk_plain_backward(ftmem__walk *walk, const ftmem__kind *k
     return walk_backward_from(walk, kind, run, probe);
 }
 
-/* torch.utils.checkpoint without reentrance: what saves nothing runs first, the first saved tensor that is asked for
-   makes the block run again up to the last one, then backward goes on. */
-static void walk_recompute(ftmem__walk *walk, ftmem__low *low, ftmem__var x, int16_t g, const int16_t side[FTMEM__SIDES])
+/* The graph of a checkpointed forward: it is still on the tape, or built again. */
+static ftmem__var walk_ghost(ftmem__walk *walk, ftmem__low *low, ftmem__var x, const walk_run *shadow)
 {
     ftmem__tape *tape = &walk->tape;
     double flops = tape->flops;
     ftmem__var out;
-    int32_t last;
     tape->mode = FTMEM__GHOST;
     tape->backward = false;
+    if (shadow) {
+        tape->nodes = shadow->nodes;
+        low->made = shadow->low.made;
+        return shadow->out;
+    }
     out = ftmem__low_block(low, x);
     tape->flops = flops; /* nothing has been computed yet */
-    last = ftmem__last_saving(tape);
+    return out;
+}
+
+/* torch.utils.checkpoint without reentrance: what saves nothing runs first, the first saved tensor that is asked for
+   makes the block run again up to the last one, then backward goes on. */
+static void walk_recompute(ftmem__walk *walk, ftmem__low *low, ftmem__var x, const walk_run *shadow, int16_t g, const int16_t side[FTMEM__SIDES])
+{
+    ftmem__tape *tape = &walk->tape;
+    ftmem__var out = walk_ghost(walk, low, x, shadow);
+    int32_t last = ftmem__last_saving(tape);
     walk_deliver_sides(low, side);
     ftmem__backward_above(tape, out, g, last);
+    if (tape->captured) return;
     ftmem__replay(tape, last);
     tape->birth = FTMEM_CLASS_RECOMPUTED;
     low->made = 0;
@@ -403,7 +446,7 @@ static void walk_recompute_reentrant(ftmem__walk *walk, const ftmem__kind *kind,
     ftmem__release(tape, g);
 }
 
-static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_probe *probe)
+static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_run *shadow, const walk_probe *probe)
 {
     ftmem__tape *tape = &walk->tape;
     ftmem__low low = walk_low(walk, kind->stack, kind, pass);
@@ -420,7 +463,7 @@ static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__
     base = tape->live;
     ftmem__tape_mark(tape);
     if (walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT) walk_recompute_reentrant(walk, kind, &low, x, g, side);
-    else walk_recompute(walk, &low, x, g, side);
+    else walk_recompute(walk, &low, x, shadow, g, side);
     ftmem__drop(tape, x);
     walk_drop_freed(kind, &low);
     f = walk_figure(tape, base);
@@ -430,7 +473,7 @@ static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__
 
 static ftmem__figure walk_block_backward(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_probe *probe)
 {
-    return kind->recomputed ? walk_checkpointed_backward(walk, kind, pass, probe) : walk_plain_backward(walk, kind, pass, probe);
+    return kind->recomputed ? walk_checkpointed_backward(walk, kind, pass, NULL, probe) : walk_plain_backward(walk, kind, pass, probe);
 }
 
 static void walk_block(ftmem__walk *walk, ftmem__kind *kind)
@@ -441,18 +484,14 @@ static void walk_block(ftmem__walk *walk, ftmem__kind *kind)
     kind->pass[FTMEM__PASS_FORWARD] = walk_block_forward(walk, kind, kind->recomputed, FTMEM__PASS_FORWARD, NULL, &run);
     if (kind->out_grad) {
         kind->pass[FTMEM__PASS_BACKWARD] =
-            kind->recomputed ? walk_checkpointed_backward(walk, kind, FTMEM__PASS_BACKWARD, NULL) : walk_backward_from(walk, kind, run, NULL);
+            kind->recomputed ? walk_checkpointed_backward(walk, kind, FTMEM__PASS_BACKWARD, &run, NULL) : walk_backward_from(walk, kind, run, NULL);
         kind->flops_backward = walk->tape.flops;
         kind->leaf_bytes = walk->tape.leaf_bytes;
     }
-    if (kind->out_grad && job->accumulation > 1) kind->pass[FTMEM__PASS_BACKWARD_LATER] = walk_block_backward(walk, kind, FTMEM__PASS_BACKWARD_LATER, NULL);
+    if (kind->out_grad && job->accumulation > 1)
+        kind->pass[FTMEM__PASS_BACKWARD_LATER] =
+            walk->tape.later.differs ? walk_block_backward(walk, kind, FTMEM__PASS_BACKWARD_LATER, NULL) : walk_later(&walk->tape);
     if (job->eval == FTMEM_ON) kind->pass[FTMEM__PASS_EVAL] = walk_block_forward(walk, kind, false, FTMEM__PASS_EVAL, NULL, NULL);
-}
-
-static bool walk_same_kind(const ftmem__kind *a, const ftmem__kind *b)
-{
-    bool same = a->stack == b->stack && a->kind == b->kind && a->trained == b->trained && a->adapted == b->adapted && a->recomputed == b->recomputed;
-    return same && a->in_grad == b->in_grad && a->in_dtype == b->in_dtype && a->first == b->first && a->last == b->last;
 }
 
 static uint8_t walk_sides_there(const ftmem__stack *stack)
@@ -464,31 +503,50 @@ static uint8_t walk_sides_there(const ftmem__stack *stack)
     return given;
 }
 
-/* The kind of one block, simulated if it is new. */
-static bool walk_layer(ftmem__walk *walk, int32_t stack, int64_t layer, bool in_grad, uint8_t in_dtype, ftmem__kind **found)
+/* Where blocks share sides, the first and the last are kinds of their own. */
+static bool walk_same_place(const ftmem__shape *shape, const ftmem__kind *kind, int64_t layer)
+{
+    bool first = (shape->sided || shape->family->first_plain) && layer == 0;
+    return first == kind->first && (shape->sided && layer == shape->model->layers - 1) == kind->last;
+}
+
+/* Whether a block that is given this belongs to a kind. */
+static bool walk_is_of(const ftmem__walk *walk, const ftmem__shape *shape, const ftmem__kind *kind, int64_t layer, walk_stream in)
+{
+    return in.grad == kind->in_grad && in.dtype == kind->in_dtype && ftmem__shape_layer_kind(shape, layer) == kind->kind &&
+           ftmem__shape_layer_trained(shape, layer) == kind->trained && ftmem__shape_layer_adapted(shape, layer) == kind->adapted &&
+           walk_recomputed(walk, layer) == kind->recomputed && walk_same_place(shape, kind, layer);
+}
+
+static void walk_new_kind(ftmem__walk *walk, int32_t stack, int64_t layer, walk_stream in)
 {
     const ftmem__shape *shape = walk->stack[stack].shape;
-    ftmem__kind want = { 0 };
+    ftmem__kind *kind = &walk->kind[walk->kinds++];
+    memset(kind, 0, sizeof *kind);
+    kind->stack = (uint8_t)stack;
+    kind->kind = ftmem__shape_layer_kind(shape, layer);
+    kind->trained = ftmem__shape_layer_trained(shape, layer);
+    kind->adapted = ftmem__shape_layer_adapted(shape, layer);
+    kind->in_grad = in.grad;
+    kind->in_dtype = in.dtype;
+    kind->recomputed = walk_recomputed(walk, layer);
+    kind->first = (shape->sided || shape->family->first_plain) && layer == 0;
+    kind->last = shape->sided && layer == shape->model->layers - 1;
+    kind->given = walk_sides_there(&walk->stack[stack]);
+    walk_block(walk, kind);
+}
+
+/* The kind of one block, simulated if it is new; NULL when there are too many. Mostly that of the block before. */
+static ftmem__kind *walk_layer(ftmem__walk *walk, int32_t stack, int64_t layer, ftmem__kind *before, walk_stream in)
+{
+    const ftmem__shape *shape = walk->stack[stack].shape;
     int32_t i;
-    want.stack = (uint8_t)stack;
-    want.kind = shape->model->layer_kind[layer];
-    want.trained = ftmem__shape_layer_trained(shape, layer);
-    want.adapted = ftmem__shape_layer_adapted(shape, layer);
-    want.in_grad = in_grad;
-    want.in_dtype = in_dtype;
-    want.recomputed = walk_recomputed(walk, layer);
-    want.first = (shape->sided || shape->family->first_plain) && layer == 0;
-    want.last = shape->sided && layer == shape->model->layers - 1;
-    for (i = 0; i < walk->kinds && !walk_same_kind(&walk->kind[i], &want); i++) continue;
-    if (i == FTMEM__MAX_KINDS) return false;
-    *found = &walk->kind[i];
-    if (i == walk->kinds) {
-        walk->kinds++;
-        want.given = walk_sides_there(&walk->stack[stack]);
-        **found = want;
-        walk_block(walk, *found);
-    }
-    return true;
+    if (before && walk_is_of(walk, shape, before, layer, in)) return before;
+    for (i = 0; i < walk->kinds; i++)
+        if (walk->kind[i].stack == stack && walk_is_of(walk, shape, &walk->kind[i], layer, in)) return &walk->kind[i];
+    if (i == FTMEM__MAX_KINDS) return NULL;
+    walk_new_kind(walk, stack, layer, in);
+    return &walk->kind[i];
 }
 
 /* ---------------------------------------------------------------------------------------------------- embedding */
@@ -522,7 +580,7 @@ static uint8_t walk_source(const ftmem__walk *walk, int32_t stack)
 }
 
 /* Forward of the embedding. The stream itself belongs to the first block, so it is not left here. */
-static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_t pass, const walk_probe *probe)
+static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_t pass, const walk_probe *probe, ftmem__var *result)
 {
     ftmem__low low = walk_low(walk, stack, NULL, pass);
     ftmem__tape *tape = &walk->tape;
@@ -556,27 +614,17 @@ static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_
     ftmem__drop(tape, x);
     for (i = 0; i < 2 && p.has_tables; i++) ftmem__drop(tape, p.tables[i]);
     e->kept_bytes = tape->live - base;
+    if (result) *result = x;
     return f;
 }
 
-static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t stack, int32_t pass, const walk_probe *probe)
+/* Backward from a stream whose forward has just been recorded on the tape; nothing else of it is held any more. */
+static ftmem__figure walk_embed_backward_from(ftmem__walk *walk, ftmem__var x, const walk_probe *probe)
 {
-    ftmem__low low = walk_low(walk, stack, NULL, pass);
     ftmem__tape *tape = &walk->tape;
-    ftmem__prologue p;
     ftmem__figure f;
-    ftmem__var x;
     int64_t base;
-    int32_t i;
     int16_t g;
-    walk_start(walk, NULL, pass, NULL);
-    walk_give(walk, stack, walk_source(walk, stack), pass, &low);
-    x = ftmem__low_embed(&low, &p);
-    for (i = 0; i < p.held_count; i++) ftmem__drop(tape, p.held[i]);
-    for (i = 0; i < p.mask_count; i++) ftmem__drop(tape, p.masks[i]);
-    for (i = 0; i < 2 && p.has_tables; i++) ftmem__drop(tape, p.tables[i]);
-    ftmem__cache_clear(tape);
-    ftmem__drop(tape, x);
     tape->birth = FTMEM_CLASS_TEMPORARY;
     tape->backward = true;
     walk_listen(tape, probe);
@@ -587,6 +635,24 @@ static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t stack, int32
     f = walk_figure(tape, base);
     walk_end(walk, probe);
     return f;
+}
+
+static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t stack, int32_t pass, const walk_probe *probe)
+{
+    ftmem__low low = walk_low(walk, stack, NULL, pass);
+    ftmem__tape *tape = &walk->tape;
+    ftmem__prologue p;
+    ftmem__var x;
+    int32_t i;
+    walk_start(walk, NULL, pass, NULL);
+    walk_give(walk, stack, walk_source(walk, stack), pass, &low);
+    x = ftmem__low_embed(&low, &p);
+    for (i = 0; i < p.held_count; i++) ftmem__drop(tape, p.held[i]);
+    for (i = 0; i < p.mask_count; i++) ftmem__drop(tape, p.masks[i]);
+    for (i = 0; i < 2 && p.has_tables; i++) ftmem__drop(tape, p.tables[i]);
+    ftmem__cache_clear(tape);
+    ftmem__drop(tape, x);
+    return walk_embed_backward_from(walk, x, probe);
 }
 
 /* ------------------------------------------------------------------------------------------------ head and loss */
@@ -668,7 +734,7 @@ static void walk_head_forward(ftmem__walk *walk, int32_t pass, uint8_t in_dtype,
     ends->out_grad = loss.grad;
     ends->cache_bytes = walk_cache_only(tape);
     ends->kept_bytes = tape->live - ends->cache_bytes - ends->logits_bytes;
-    ends->in_kept = walk_alive(tape, x.store);
+    ends->in_kept = tape->input >= 0;
     if (ends->in_kept) ends->kept_bytes -= tape->stores[x.store].bytes;
 }
 
@@ -721,11 +787,13 @@ static void walk_head(ftmem__walk *walk, uint8_t dtype, bool grad)
     walk->params.segment = ftmem__walk_head(walk);
     walk_head_forward(walk, FTMEM__PASS_FORWARD, dtype, grad, NULL, result);
     if (head->out_grad) {
+        walk->tape.note = &walk->head_note;
         head->pass[FTMEM__PASS_BACKWARD] = walk_loss_backward(walk, &low, result[0], result[1], NULL);
         head->flops_backward = walk->tape.flops;
     }
     if (head->out_grad && job->accumulation > 1)
-        head->pass[FTMEM__PASS_BACKWARD_LATER] = walk_head_backward(walk, FTMEM__PASS_BACKWARD_LATER, dtype, grad, NULL);
+        head->pass[FTMEM__PASS_BACKWARD_LATER] =
+            walk->tape.later.differs ? walk_head_backward(walk, FTMEM__PASS_BACKWARD_LATER, dtype, grad, NULL) : walk_later(&walk->tape);
     if (job->eval == FTMEM_ON) walk_head_forward(walk, FTMEM__PASS_EVAL, dtype, false, NULL, NULL);
 }
 
@@ -779,34 +847,28 @@ static void walk_bridge(ftmem__walk *walk, int32_t stack, const walk_stream *in)
         ends->flops_backward = walk->tape.flops;
     }
     if (ends->out_grad && job->accumulation > 1)
-        ends->pass[FTMEM__PASS_BACKWARD_LATER] = walk_bridge_backward(walk, stack, FTMEM__PASS_BACKWARD_LATER, in, NULL);
+        ends->pass[FTMEM__PASS_BACKWARD_LATER] =
+            walk->tape.later.differs ? walk_bridge_backward(walk, stack, FTMEM__PASS_BACKWARD_LATER, in, NULL) : walk_later(&walk->tape);
     if (job->eval == FTMEM_ON) ends->pass[FTMEM__PASS_EVAL] = walk_bridge_forward(walk, stack, FTMEM__PASS_EVAL, in, NULL, NULL);
 }
 
 /* --------------------------------------------------------------------------------------------------------- whole */
 
-/* Whether a block is of the kind that the one before it has; that one hands on what it was given. */
-static bool walk_continues(const ftmem__walk *walk, const ftmem__shape *shape, const ftmem__kind *kind, int64_t layer)
-{
-    bool same = shape->model->layer_kind[layer] == kind->kind && ftmem__shape_layer_trained(shape, layer) == kind->trained &&
-                ftmem__shape_layer_adapted(shape, layer) == kind->adapted && walk_recomputed(walk, layer) == kind->recomputed;
-    return same && !kind->first && (!shape->sided || layer < shape->model->layers - 1);
-}
-
 static ftmem_status walk_blocks(ftmem__walk *walk, int32_t stack, walk_stream *stream, ftmem_error *error)
 {
-    const ftmem__shape *shape = walk->stack[stack].shape;
+    int64_t i, layers = walk->stack[stack].shape->model->layers;
+    uint8_t *of_layer = walk->stack[stack].of_layer;
+    walk_stream in = *stream;
     ftmem__kind *kind = NULL;
-    int64_t i;
-    for (i = 0; i < shape->model->layers; i++) {
-        bool same = kind && stream->grad == kind->in_grad && stream->dtype == kind->in_dtype && walk_continues(walk, shape, kind, i);
-        if (!same && !walk_layer(walk, stack, i, stream->grad, stream->dtype, &kind))
-            return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layer_kind", i, "More than 12 different kinds of block are not modelled.");
+    for (i = 0; i < layers; i++) {
+        kind = walk_layer(walk, stack, i, kind, in);
+        if (!kind) return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layer_kind", i, "More than 12 different kinds of block are not modelled.");
         kind->layers++;
-        walk->stack[stack].of_layer[i] = (uint8_t)(kind - walk->kind);
-        stream->grad = kind->out_grad;
-        stream->dtype = kind->out_dtype;
+        of_layer[i] = (uint8_t)(kind - walk->kind);
+        in.grad = kind->out_grad;
+        in.dtype = kind->out_dtype;
     }
+    *stream = in;
     return FTMEM_OK;
 }
 
@@ -815,16 +877,20 @@ static walk_stream walk_embed(ftmem__walk *walk, int32_t stack)
     const ftmem_job *job = walk->shape.job;
     ftmem__ends *embed = &walk->stack[stack].embed;
     walk_stream stream;
+    ftmem__var x;
     walk->params.segment = ftmem__segment_embed(stack);
-    embed->pass[FTMEM__PASS_FORWARD] = walk_embed_forward(walk, stack, FTMEM__PASS_FORWARD, NULL);
+    embed->pass[FTMEM__PASS_FORWARD] = walk_embed_forward(walk, stack, FTMEM__PASS_FORWARD, NULL, &x);
     embed->flops_forward = walk->tape.flops;
-    if (job->eval == FTMEM_ON) embed->pass[FTMEM__PASS_EVAL] = walk_embed_forward(walk, stack, FTMEM__PASS_EVAL, NULL);
     stream.grad = embed->out_grad;
     stream.dtype = embed->out_dtype;
-    if (!stream.grad) return stream;
-    embed->pass[FTMEM__PASS_BACKWARD] = walk_embed_backward(walk, stack, FTMEM__PASS_BACKWARD, NULL);
-    embed->flops_backward = walk->tape.flops;
-    if (job->accumulation > 1) embed->pass[FTMEM__PASS_BACKWARD_LATER] = walk_embed_backward(walk, stack, FTMEM__PASS_BACKWARD_LATER, NULL);
+    if (stream.grad) {
+        embed->pass[FTMEM__PASS_BACKWARD] = walk_embed_backward_from(walk, x, NULL);
+        embed->flops_backward = walk->tape.flops;
+    }
+    if (stream.grad && job->accumulation > 1)
+        embed->pass[FTMEM__PASS_BACKWARD_LATER] =
+            walk->tape.later.differs ? walk_embed_backward(walk, stack, FTMEM__PASS_BACKWARD_LATER, NULL) : walk_later(&walk->tape);
+    if (job->eval == FTMEM_ON) embed->pass[FTMEM__PASS_EVAL] = walk_embed_forward(walk, stack, FTMEM__PASS_EVAL, NULL, NULL);
     return stream;
 }
 
@@ -888,7 +954,7 @@ void ftmem__walk_again(ftmem__walk *walk, int32_t segment, int32_t pass, int32_t
     probe.event = event;
     if (ftmem__segment_is_embed(segment)) {
         if (backward) walk_embed_backward(walk, stack, pass, &probe);
-        else walk_embed_forward(walk, stack, pass, &probe);
+        else walk_embed_forward(walk, stack, pass, &probe, NULL);
     } else if (segment < 0) {
         walk_end_again(walk, stack, pass, backward, &probe);
     } else if (backward) {

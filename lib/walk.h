@@ -37,7 +37,7 @@ typedef struct ftmem__figure {
 
 /* One kind of block: equal in everything that matters. */
 typedef struct ftmem__kind {
-    uint8_t kind; /* ftmem_model.layer_kind */
+    uint8_t kind; /* ftmem__shape_layer_kind */
     uint8_t stack;
     uint8_t given, made; /* sides that it reads and makes */
     uint8_t freed;       /* of those given: this backward is the last reader's, and frees what its graph keeps */
@@ -49,10 +49,11 @@ typedef struct ftmem__kind {
     int64_t attribute_bytes;                   /* of those, held by nodes to the end of the whole backward */
     int64_t outputs_bytes;                     /* held by the outputs (keys and values in a cache) */
     double flops_forward, flops_backward;
-    int64_t layers; /* how many blocks are of this kind */
+    int64_t layers;                /* how many blocks are of this kind */
+    int32_t kept_from, kept_count; /* in ftmem__walk.kept; count -1: no room */
     ftmem__figure pass[FTMEM__PASS_END];
 } ftmem__kind;
-enum { FTMEM__MAX_KINDS = 12 };
+enum { FTMEM__MAX_KINDS = 12, FTMEM__MAX_KEPT = 160 };
 
 typedef struct ftmem__ends { /* embedding or end */
     ftmem__figure pass[FTMEM__PASS_END];
@@ -91,7 +92,10 @@ typedef struct ftmem__walk {
     ftmem__kind kind[FTMEM__MAX_KINDS];
     int32_t kinds, stacks;
     ftmem__stack stack[FTMEM__MAX_STACKS]; /* in time */
-    ftmem__var side[FTMEM__SIDES];         /* scratch, used by one segment at a time; so is the tape */
+    ftmem__store kept[FTMEM__MAX_KEPT];    /* what the first kinds of block leave alive after forward, for the report */
+    int32_t kept_count;
+    ftmem__note head_note;         /* of the head's backward, where the peak mostly is */
+    ftmem__var side[FTMEM__SIDES]; /* scratch, used by one segment at a time; so is the tape */
     ftmem__tape tape;
     bool exhausted;
 } ftmem__walk;

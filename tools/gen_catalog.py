@@ -173,6 +173,9 @@ GENERIC = {"hidden_size": "hidden_size", "intermediate_size": "intermediate_size
            "head_dim": "head_dim", "vocab_size": "vocab_size", "max_position_embeddings": "max_position_embeddings"}
 GPT2 = {"n_embd": "hidden_size", "n_inner": "intermediate_size", "n_layer": "num_hidden_layers",
         "n_head": "num_attention_heads", "vocab_size": "vocab_size", "n_positions": "max_position_embeddings"}
+BART = {"d_model": "hidden_size", "encoder_layers": "num_hidden_layers", "decoder_layers": "num_hidden_layers",
+        "encoder_ffn_dim": "intermediate_size", "decoder_ffn_dim": "intermediate_size",
+        "encoder_attention_heads": "num_attention_heads", "decoder_attention_heads": "num_attention_heads", "vocab_size": "vocab_size"}
 # Where each family's config has what models.csv has as a column.
 COLUMNS = {
     "gpt2": GPT2, "gpt_bigcode": GPT2, "gptj": GPT2,
@@ -188,12 +191,32 @@ COLUMNS = {
                "num_hidden_layers": "num_hidden_layers", "num_attention_heads": "num_attention_heads",
                "num_kv_heads": "num_key_value_heads", "vocab_size": "vocab_size",
                "max_position_embeddings": "max_position_embeddings"},
+    "t5": {"d_model": "hidden_size", "d_ff": "intermediate_size", "num_layers": "num_hidden_layers", "num_heads": "num_attention_heads",
+           "d_kv": "head_dim", "vocab_size": "vocab_size"},
+    "bart": {**BART, "max_position_embeddings": "max_position_embeddings"},
+    "whisper": {**BART, "max_target_positions": "max_position_embeddings"},
 }
+STACKS = {"t5": ("num_layers", "num_decoder_layers"), "bart": ("encoder_layers", "decoder_layers"), "whisper": ("encoder_layers", "decoder_layers")}
 ACTIVATION = {"gpt2": "activation_function", "gpt_bigcode": "activation_function", "opt": "activation_function",
+              "t5": "feed_forward_proj", "bart": "activation_function", "whisper": "activation_function",
               "falcon": "activation", "gemma2": None, "gemma3_text": None, "bloom": None, "mpt": None}
 BIAS_KEYS = (("attention_bias", "attention_bias"), ("mlp_bias", "mlp_bias"), ("use_qkv_bias", "qkv_bias"), ("use_bias", "attention_bias"))
+# Columns of models with experts or latent attention, named as the keys are; the number of experts has three names.
+EXPERT_KEYS = ("num_experts_per_tok moe_intermediate_size n_shared_experts shared_expert_intermediate_size first_k_dense_replace "
+               "q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim").split()
 OPTIONAL = {"max_position_embeddings", "num_key_value_heads", "head_dim"}
 YES = {"yes": True, "yes(default)": True, "no": False, "no(default)": False}
+
+
+def expert_keys(config, row, values):
+    """Adds them; False if one that has no default is missing."""
+    name = next(key for key in MOE_KEYS if key in values)
+    config |= {name: int(row["num_experts"])} | {key: int(row[key]) for key in EXPERT_KEYS if key in values and row[key]}
+    if "kv_lora_rank" in values:
+        config.pop("head_dim", None)
+        if not row["q_lora_rank"]:
+            return False
+    return "num_experts_per_tok" in config or values["num_experts_per_tok"] != "null"
 
 
 def config_of_row(row, values):
@@ -216,19 +239,35 @@ def config_of_row(row, values):
     config |= {key: YES[row[column]] for key, column in BIAS_KEYS if key in values and row[column]}
     if values.get("sliding_window", "null") != "null" and "use_sliding_window" not in values or row["sliding_window"]:
         config["sliding_window"] = int(row["sliding_window"]) if row["sliding_window"] else None
+    if row["num_experts"] and not expert_keys(config, row, values):
+        return None
+    depths = re.search(r"encoder (\d+) \+ decoder (\d+)", row["layer_pattern"])
+    if typ in STACKS and depths:
+        config |= zip(STACKS[typ], map(int, depths.groups()))
+    if typ == "whisper":
+        mel = re.search(r"mel bins (\d+)", row["notes"])
+        if not mel:
+            return None
+        config["num_mel_bins"] = int(mel[1])
     if typ == "gpt_bigcode":
         config["multi_query"] = row["num_key_value_heads"] == "1"
     return config
 
 
+# Formats of weights for inference, which are converted on loading (lib/config.c config_not_trained).
+NOT_TRAINED = "fp8 mxfp4 modelopt compressed-tensors fbgemm_fp8".split()
+
+
 def refused(config, classes):
     """The library knows the name, and will say why not; tests/unit/test_catalog.c checks that it does."""
-    keys = ("quantization_config.quant_method", "vision_config.model_type")
+    stored = config.get("quantization_config.quant_method", "fp8")
+    if stored not in NOT_TRAINED or "vision_config.model_type" in config and config["model_type"] == "gemma3":
+        return True
     if any(config.get(key) and key not in classes.get(config["model_type"], ({},))[0] for key in MOE_KEYS):
         return True
     if config["model_type"] == "baichuan" and "max_position_embeddings" not in config:
         return True
-    if config["model_type"] not in classes and config["model_type"] != "gemma3" or any(k in config for k in keys):
+    if config["model_type"] not in classes and config["model_type"] != "gemma3":
         return True
     return config.get("do_layer_norm_before") is False or bool(config.get("attn_config.clip_qkv"))
 

@@ -53,12 +53,13 @@ from transformers.pytorch_utils import Conv1D
 
 TYPES = (
     "llama mistral qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 gpt2 gpt_neox gptj opt bloom mpt falcon starcoder2 "
-    "gpt_bigcode olmo olmo2 olmo3 smollm3 granite stablelm cohere cohere2"
+    "gpt_bigcode olmo olmo2 olmo3 smollm3 granite stablelm cohere cohere2 mixtral qwen3_moe deepseek_v2 deepseek_v3 glm4_moe "
+    "minimax_m2 olmoe"
 ).split()
 
 # Out of scope: mixtures of experts, hybrids, encoders, encoder-decoders, vision, code that transformers does not have.
 OTHER_TYPES = (
-    "mixtral qwen3_moe gpt_oss deepseek_v3 deepseek_v2 llama4 nemotron_h qwen3_next bert t5 clip vit llava mllama "
+    "gpt_oss llama4 nemotron_h qwen3_next bert t5 clip vit llava mllama "
     "qwen3_vl gemma4 phi-msft minicpm"
 ).split()
 
@@ -140,7 +141,7 @@ MADE = {f"default-{typ}": {"model_type": typ} for typ in TYPES} | {
 IRRELEVANT = {
     "initializer_range", "init_std", "use_cache", "pretraining_tp", "slow_but_exact", "init_device", "is_decoder",
     "classifier_dropout", "add_cross_attention", "original_max_position_embeddings", "rope_parameters",
-    "use_bidirectional_attention", "norm_type", "embedding_fraction", "attn_config", "_remove_final_layer_norm",
+    "use_bidirectional_attention", "norm_type", "router_aux_loss_coef", "embedding_fraction", "attn_config", "_remove_final_layer_norm",
 }
 IRRELEVANT_ENDS = ("_token_id", "_eps", "_epsilon")
 IRRELEVANT_STARTS = ("summary_",)
@@ -157,9 +158,9 @@ DERIVED = {
     "num_ln_in_parallel_attn": "2 if new_decoder_architecture else null",        # model
 }
 # Classes that do not declare head_dim, but whose models use it when the file has it (checked below).
-UNDECLARED_HEAD_DIM = "qwen2 phi phi3 starcoder2 olmo olmo2 olmo3 smollm3 granite cohere cohere2".split()
+UNDECLARED_HEAD_DIM = "qwen2 phi phi3 starcoder2 olmo olmo2 olmo3 smollm3 granite cohere cohere2 glm4_moe".split()
 ALIASES = {"falcon": {"n_embed": "hidden_size"}, "bloom": {"n_embed": "hidden_size"}}    # beside attribute_map
-ROTARY_KEY = {"phi": "partial_rotary_factor", "phi3": "partial_rotary_factor", "stablelm": "partial_rotary_factor",
+ROTARY_KEY = {"glm4_moe": "partial_rotary_factor", "phi": "partial_rotary_factor", "phi3": "partial_rotary_factor", "stablelm": "partial_rotary_factor",
               "gpt_neox": "rotary_pct"}
 WINDOW_PATTERN = {"gemma3_text": 6, "cohere2": 4}        # sliding_window_pattern: read, but not declared
 
@@ -248,16 +249,24 @@ def describe(module):
     if "Norm" in cls and not list(module.children()):
         size = weight.shape[-1] if weight is not None else module.normalized_shape[-1]
         return cls, size, weight.numel() if weight is not None else 0, bias
-    assert not list(module.parameters(recurse=False)), cls
     return None
 
 
+def described(root):
+    """(name, class, in_features, out_features, bias) of each module that describe knows, and of the parameters of others."""
+    for name, module in root.named_modules():
+        if d := describe(module):
+            yield name, *d
+        elif own := list(module.named_parameters(recurse=False)):
+            for key, weight in own:
+                yield f"{name}.{key}", type(module).__name__, weight.shape[-1], weight.numel() // weight.shape[-1], "false"
+
+
 def module_rows(model):
+    """Of the last block, where blocks differ (dense ones first), and of what stands outside the blocks."""
     where, blocks = blocks_of(model)
-    found = [[(n, *d) for n, m in block.named_modules() if (d := describe(m))] for block in blocks]
-    assert all(rows == found[0] for rows in found), "blocks differ"
-    outside = [(n, *d) for n, m in model.named_modules() if not n.startswith(where + ".") and (d := describe(m))]
-    return found[0] + outside
+    outside = [row for row in described(model) if not row[0].startswith(where + ".")]
+    return list(described(blocks[-1])) + outside
 
 
 def text(value):
@@ -319,7 +328,7 @@ def default_rows(typ):
         if key in base | IRRELEVANT or key.endswith(IRRELEVANT_ENDS) or key.startswith(IRRELEVANT_STARTS):
             continue
         value = value.default if isinstance(value, dataclasses.Field) else value
-        if value is None and key in DERIVED:
+        if value is None and key in DERIVED and resolved(typ, key) is not None:
             check_derived(typ, key, DERIVED[key])
             value = "=" + DERIVED[key]
         elif key == "layer_types":
@@ -342,8 +351,10 @@ def default_rows(typ):
         sub = type(cls().attn_config)
         rows += [("attn_config." + f.name, text(f.default)) for f in dataclasses.fields(sub) if f.name not in base]
     for key, name in (cls.attribute_map | ALIASES.get(typ, {})).items():
-        assert resolved(typ, name, **{key: 24}) == resolved(typ, name, **{key: 24, name: 48}) == 24
-        rows.append((key, "alias:" + name))
+        if resolved(typ, name, **{key: 24}) == resolved(typ, name, **{key: 24, name: 48}) == 24:
+            rows.append((key, "alias:" + name))
+        else:
+            note(f"  {typ}: {key} does not win over {name}: no alias")
     return rows
 
 

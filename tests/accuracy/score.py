@@ -49,6 +49,7 @@ class Job:
         self.reason = None       # a NotScored
         self.got = None          # an Answer
         self.oracle = False
+        self.sublayers = False   # the row's `layers` are parts of one block, and so is its kept_layer
         self.full_depth = True
 
     def error(self, tier):
@@ -244,9 +245,24 @@ TASKS = {"causal": "causal_lm", "seq2seq": "causal_lm", "speech": "causal_lm", "
          "image": "image_classify", "vlm": "causal_lm"}
 
 
+def join_loss(job):
+    """A model that computes its loss in its own forward: the row has no phase of that name."""
+    for step in ("", "2"):
+        if job.oracle and job.phases.get("loss" + step) == 0:
+            job.got.phases["forward" + step] = max(job.got.phases["forward" + step], job.got.phases.get("loss" + step, 0))
+
+
+def config_depth(config):
+    """Blocks of the longest stack of an encoder-decoder; None for other models."""
+    depths = [config[k] for k in ("num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers") if config.get(k)]
+    return max(depths) if config.get("is_encoder_decoder") and depths else None
+
+
 def read_oracle(job, configs, options):
     r, f = job.row, job.fields
     model = job.model = configs.overridden(job.file, r["config"], r.get("overrides", ""))
+    depth = config_depth(model)
+    job.sublayers = depth is not None and bool(r.get("layers")) and int(r["layers"]) != depth
     f.update(dtype=pick(r, "dtype", DTYPES), attention=pick(r, "attn", {"sdpa": "sdpa", "eager": "eager", "math": "sdpa_math"}),
              sm_arch=integer({"arch": r["arch"].removeprefix("sm")}, "arch"), repeat_kv=r.get("gqa") == "repeat",
              mask=pick(r, "mask", {"none": "none", "padded": "padded"}), micro_batch=integer(r, "batch"), sequence=integer(r, "seq"),
@@ -290,6 +306,8 @@ def read_oracle(job, configs, options):
             raise NotScored("layers_to_transform", f"'{r['layers_to_transform']}' is not modelled")
         f["layers_" + which] = int(n)
     listed = (r.get("lora_modules") or "").split()
+    if "experts" in listed:  # a wrapper of the experts' 3-D parameters, nested: what all-linear gives
+        listed = ["all-linear"]
     f["targets"] = listed if listed else oracle_targets(model, r["targets"])
 
 
@@ -587,6 +605,7 @@ def score_file(path, configs, options):
                     job.tiers = {t: b for t, b in job.tiers.items() if b}
                     read(job, configs, options)
                     job.got = predict(job.model, job.fields)
+                    join_loss(job)
                     if check:
                         check(job)
                 except KeyError as e:
@@ -610,9 +629,9 @@ def quantile(values, q):
 
 
 def summary(errors):
-    size = [abs(e) for e in errors]
+    size = [abs(e) for e in errors] or [0]
     return {"rows": len(errors), "exact": sum(e == 0 for e in errors), "median": statistics.median(size), "p90": quantile(size, 0.9), "p95": quantile(size, 0.95),
-            "worst_under": min(errors), "worst_over": max(errors)}
+            "worst_under": min(errors, default=0), "worst_over": max(errors, default=0)}
 
 
 def groups(jobs):
@@ -671,9 +690,10 @@ def oracle_figures(jobs):
               "flops_forward": lambda j: j.got.flops_forward * accum(j) == float(j.row["flops_fwd"]),
               "flops_backward": lambda j: j.got.flops_backward * accum(j) == float(j.row["flops_bwd"])}
     out["equal"] = {k: sum(map(f, jobs)) for k, f in counts.items()}
+    whole = [j for j in jobs if not j.sublayers]
     sizes = {"kept_layer": lambda j: (j.got.kept_layer_bytes, "kept_layer"), "kept_bytes": lambda j: (j.got.kept_bytes, "kept_bytes"),
              "resident": lambda j: (j.got.resident_bytes, "resident")}
-    out["sizes"] = {k: summary([relative(f(j)[0], int(j.row[f(j)[1]])) for j in jobs if j.row[f(j)[1]]]) for k, f in sizes.items()}
+    out["sizes"] = {k: summary([relative(f(j)[0], int(j.row[f(j)[1]])) for j in (whole if k == "kept_layer" else jobs) if j.row[f(j)[1]]]) for k, f in sizes.items()}
     for p in PHASES:
         errors = [relative(j.got.phases.get(p, 0), j.phases[p]) for j in jobs if j.phases.get(p)]
         if errors:

@@ -141,7 +141,7 @@ static void the_table_covers_every_byte_of_the_inputs_once(void **state)
     (void)state;
     static const size_t sizes[] = { sizeof(ftmem_model), sizeof(ftmem_adapter), sizeof(ftmem_gpu), sizeof(ftmem_job) };
     for (int32_t object = 0; object < FTMEM_OBJECT_END; ++object) {
-        char used[1024] = { 0 };
+        char used[2048] = { 0 };
         mark_others(object, used);
         FOR_EACH_FIELD(field) if (field->object == object) mark(used, (size_t)field->offset, (size_t)field->size);
         for (size_t i = 0; i < sizes[object]; ++i)

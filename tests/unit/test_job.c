@@ -121,6 +121,12 @@ static void what_is_not_modelled_is_unsupported(void **state)
     fixture f;
     begin(&f)->model.layers = FTMEM_MAX_LAYERS + 1;
     assert_fails(&f, FTMEM_E_UNSUPPORTED, "model.layers");
+    begin(&f)->model.family = FTMEM_LLAMA;
+    f.model.parallel = FTMEM_ON; /* no block of Llama reads the stream side by side */
+    assert_fails(&f, FTMEM_E_UNSUPPORTED, "model.parallel");
+    begin(&f)->model.family = FTMEM_PHI;
+    f.model.two_norms = FTMEM_ON;
+    assert_fails(&f, FTMEM_E_UNSUPPORTED, "model.two_norms");
     begin(&f)->adapter.kind = FTMEM_ADAPTER_LORA;
     f.adapter.use_dora = FTMEM_ON;
     assert_fails(&f, FTMEM_E_UNSUPPORTED, "adapter.use_dora");
@@ -560,7 +566,7 @@ static void what_is_no_note_is_refused(void **state)
     assert_int_equal(ftmem_note_text(NULL, text, sizeof text, &needed), FTMEM_E_ARGUMENT);
     assert_int_equal(ftmem_note_text(&note, NULL, 8, &needed), FTMEM_E_ARGUMENT);
     assert_int_equal(ftmem_note_text(&note, text, sizeof text, &needed), FTMEM_E_RANGE);
-    note.code = FTMEM_NOTE_REMOTE_CODE + 1;
+    note.code = FTMEM_NOTE_DEQUANTIZED + 1;
     assert_int_equal(ftmem_note_text(&note, text, sizeof text, &needed), FTMEM_E_RANGE);
     assert_string_equal(text, "before");
     assert_int_equal(needed, 77);

@@ -1,0 +1,340 @@
+/* A mixture of experts: the router, and the chosen experts' MLPs run as grouped matrix products (transformers
+   integrations/moe.py grouped_mm_experts_forward). How evenly tokens spread over experts does not matter for memory. */
+#include "lower.h"
+
+typedef struct experts_choice { /* what the router returned; names of the block's forward */
+    ftmem__var logits, weights, index;
+} experts_choice;
+
+static ftmem__var experts_table(ftmem__low *low, int64_t n, int32_t dtype)
+{
+    ftmem__var v = ftmem__constant(n, 1, dtype);
+    v.store = ftmem__alloc(low->tape, FTMEM__OP_TABLE, n, 1, dtype, low->tape->birth);
+    return v;
+}
+
+static bool experts_target(const ftmem__low *low, int32_t role)
+{
+    return low->adapted && (low->shape->adapter->targets >> role & 1u) != 0;
+}
+
+/* ------------------------------------------------------------------------------------------------------- router */
+
+/* peft/tuners/lora/layer.py ParamWrapper over a matrix: the weight is replaced by weight + scaling B A, made once when the
+   parametrisation is registered and once for use. */
+static ftmem__var experts_router_weight(ftmem__low *low, ftmem__var w)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t r = low->shape->adapter->rank, h = low->shape->h, e = low->shape->model->experts;
+    ftmem__var a, b, delta, scaled, cast, y;
+    if (!experts_target(low, FTMEM_ROLE_ROUTER)) return w;
+    a = ftmem__low_adapter(low, FTMEM_ROLE_ROUTER, r * h, r);
+    b = ftmem__low_adapter(low, FTMEM_ROLE_ROUTER, e * r, e);
+    a.cols = b.cols = r; /* B A: rows of B times columns of A */
+    delta = ftmem__low_plain_linear(low, b, a, NULL, h);
+    scaled = ftmem__unary(tape, FTMEM__OP_SCALE, delta);
+    ftmem__drop(tape, delta);
+    cast = ftmem__cast(tape, scaled, w.dtype);
+    ftmem__drop(tape, scaled);
+    ftmem__drop(tape, ftmem__binary(tape, FTMEM__OP_ADD, w, cast));
+    y = ftmem__binary(tape, FTMEM__OP_ADD, w, cast);
+    ftmem__drop(tape, cast);
+    return y;
+}
+
+static void experts_replace(ftmem__tape *tape, ftmem__var *place, ftmem__var value)
+{
+    ftmem__drop(tape, *place);
+    *place = value;
+}
+
+/* weights /= weights.sum(dim=-1, keepdim=True), to which a little may be added: in place, so that the graph keeps a copy of
+   what they were. */
+static ftmem__var experts_normalized(ftmem__tape *tape, ftmem__var weights, bool shifted)
+{
+    ftmem__var sum = ftmem__apply(tape, FTMEM__OP_SUM, &weights, 1, weights.n / weights.cols, 1, weights.dtype), in[2], y;
+    if (shifted) experts_replace(tape, &sum, ftmem__unary(tape, FTMEM__OP_SHIFT, sum));
+    in[0] = weights;
+    in[1] = sum;
+    y = ftmem__apply(tape, FTMEM__OP_DIV_IN_PLACE, in, 2, weights.n, weights.cols, weights.dtype);
+    ftmem__save_var(tape, y, sum);
+    if (y.grad) ftmem__save_new(tape, y, y.n, y.cols, y.dtype);
+    ftmem__drop(tape, sum);
+    ftmem__drop(tape, weights);
+    return y;
+}
+
+/* softmax(logits, dtype=float) takes fp16 as it is and makes a copy of bf16; logits.float() makes one of both. */
+static ftmem__var experts_probabilities(ftmem__low *low, ftmem__var logits, bool inside)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var wide = inside && logits.dtype == FTMEM_FP16 ? ftmem__keep(tape, logits) : ftmem__cast(tape, logits, FTMEM_FP32), y;
+    y = ftmem__apply(tape, FTMEM__OP_SOFTMAX, &wide, 1, logits.n, logits.cols, FTMEM_FP32);
+    ftmem__drop(tape, wide);
+    return y;
+}
+
+static ftmem__var experts_logits(ftmem__low *low, ftmem__var x)
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__tape *tape = low->tape;
+    int32_t dtype = shape->family->router_fp32 ? FTMEM_FP32 : shape->dtype;
+    int64_t e = shape->model->experts;
+    ftmem__var w = ftmem__low_parameter_of(low, FTMEM_ROLE_ROUTER, e * shape->h, shape->h, dtype), wide, y;
+    w = experts_router_weight(low, w);
+    wide = ftmem__cast(tape, x, shape->family->router_fp32 ? FTMEM_FP32 : x.dtype);
+    y = ftmem__low_plain_linear(low, wide, w, NULL, e);
+    ftmem__drop(tape, wide);
+    ftmem__drop(tape, w);
+    return y;
+}
+
+/* values, index = topk(scores), or index found otherwise and values gathered. */
+static ftmem__var experts_pick(ftmem__low *low, ftmem__var scores, ftmem__var *index)
+{
+    int64_t k = low->shape->model->experts_per_token, n = low->tokens * k;
+    ftmem__var y = ftmem__apply(low->tape, FTMEM__OP_TOPK, &scores, 1, n, k, scores.dtype);
+    *index = experts_table(low, n, FTMEM_INT64);
+    ftmem__save_var(low->tape, y, *index);
+    return y;
+}
+
+/* modeling_mixtral.py MixtralTopKRouter, modeling_qwen3_moe.py Qwen3MoeTopKRouter, modeling_deepseek_v2.py DeepseekV2TopkRouter. */
+static void experts_route_softmax(ftmem__low *low, experts_choice *c)
+{
+    ftmem__tape *tape = low->tape;
+    int32_t router = low->shape->family->router;
+    ftmem__var probabilities = experts_probabilities(low, c->logits, router != FTMEM__ROUTER_SOFTMAX);
+    c->weights = experts_pick(low, probabilities, &c->index);
+    if (low->shape->model->router_norm == FTMEM_ON) c->weights = experts_normalized(tape, c->weights, false);
+    if (router == FTMEM__ROUTER_SOFTMAX_CAST) experts_replace(tape, &c->weights, ftmem__cast(tape, c->weights, c->logits.dtype));
+    if (router == FTMEM__ROUTER_SOFTMAX_SCALED) experts_replace(tape, &c->weights, ftmem__unary(tape, FTMEM__OP_SCALE, c->weights));
+    ftmem__drop(tape, probabilities);
+}
+
+/* What the choice of groups leaves in names until the router returns: the two best of each group, the groups' sums, the
+   chosen groups, their mask, and the mask over experts. */
+static int32_t experts_choose_groups(ftmem__low *low, ftmem__var *names)
+{
+    int64_t groups = low->tokens * low->shape->model->router_groups, all = low->tokens * low->shape->model->experts;
+    int32_t count = 0;
+    names[count++] = experts_table(low, 2 * groups, FTMEM_INT64);
+    names[count++] = experts_table(low, groups, FTMEM_FP32);
+    names[count++] = experts_table(low, groups, FTMEM_FP32);
+    if (low->shape->model->router_groups > 1) names[count++] = experts_table(low, all, FTMEM_FP32);
+    names[count++] = experts_table(low, all, FTMEM_BOOL);
+    names[count++] = experts_table(low, all, FTMEM_FP32);
+    return count;
+}
+
+/* modeling_deepseek_v3.py DeepseekV3TopkRouter, modeling_minimax_m2.py MiniMaxM2TopKRouter. */
+static void experts_route_sigmoid(ftmem__low *low, experts_choice *c)
+{
+    ftmem__tape *tape = low->tape;
+    bool grouped = low->shape->family->router == FTMEM__ROUTER_SIGMOID_GROUPED;
+    ftmem__var names[8], wide = ftmem__cast(tape, c->logits, FTMEM_FP32), scores = ftmem__unary(tape, FTMEM__OP_SIGMOID, wide);
+    int32_t count = 0;
+    ftmem__drop(tape, wide);
+    names[count++] = experts_table(low, scores.n, FTMEM_FP32); /* with the bias */
+    if (grouped) count += experts_choose_groups(low, names + count);
+    c->weights = experts_pick(low, scores, &c->index);
+    if (low->shape->model->router_norm == FTMEM_ON) c->weights = experts_normalized(tape, c->weights, grouped);
+    if (grouped) experts_replace(tape, &c->weights, ftmem__unary(tape, FTMEM__OP_SCALE, c->weights));
+    while (count > 0) ftmem__drop(tape, names[--count]);
+    ftmem__drop(tape, scores);
+}
+
+static experts_choice experts_route(ftmem__low *low, ftmem__var x)
+{
+    experts_choice c;
+    c.logits = experts_logits(low, x);
+    if (low->shape->family->router >= FTMEM__ROUTER_SIGMOID) experts_route_sigmoid(low, &c);
+    else experts_route_softmax(low, &c);
+    return c;
+}
+
+/* ------------------------------------------------------------------------------------------------------ experts */
+
+/* x[index]: the gradient is filled into zeros, of which a copy is made. */
+static ftmem__var experts_take(ftmem__low *low, ftmem__var x, ftmem__var index, int64_t n, int64_t cols)
+{
+    ftmem__var y = ftmem__apply(low->tape, FTMEM__OP_INDEX, &x, 1, n, cols, x.dtype);
+    ftmem__node *node = ftmem__recorded(low->tape, y);
+    ftmem__save_var(low->tape, y, index);
+    if (node) node->work = ftmem__round512(ftmem__bytes(x.dtype, x.n));
+    return y;
+}
+
+/* integrations/moe.py _can_use_grouped_mm: compute capability 8.0, before torch 2.9 only 9.x. */
+static bool experts_grouped(const ftmem_job *job)
+{
+    if (job->torch_version >= 209) return job->gpu.sm_arch >= 80;
+    return job->gpu.sm_arch >= 90 && job->gpu.sm_arch < 100;
+}
+
+typedef struct experts_weight { /* of all experts: as stored, or with what an adapter adds */
+    ftmem__var base, left, right;
+    ftmem__var made; /* the weight in use, cached until the experts' forward returns */
+    int64_t rank;
+    bool adapted;
+} experts_weight;
+
+/* peft/tuners/lora/layer.py ParamWrapper over experts x out x in: the weight is replaced by baddbmm(weight, B, A), made once
+   when the parametrisation is registered and once where it is used. gate_up_proj stands for two modules: twice the rank. */
+static experts_weight experts_declare(ftmem__low *low, int32_t role, int64_t out, int64_t in)
+{
+    experts_weight w = { 0 };
+    w.rank = low->shape->adapter->rank * (role == FTMEM_ROLE_EXPERTS_UP ? 2 : 1);
+    w.base = ftmem__low_parameter(low, role, low->shape->model->experts * out * in, in, low->trained);
+    w.adapted = experts_target(low, role);
+    return w;
+}
+
+static ftmem__var experts_weight_now(ftmem__low *low, const experts_weight *w)
+{
+    double flops = 2.0 * (double)w->base.n * (double)w->rank;
+    if (!w->adapted) return w->base;
+    return ftmem__matmul(low->tape, FTMEM__OP_BADDBMM, w->left, w->right, NULL, w->base.n, w->base.cols, flops);
+}
+
+static void experts_adapt(ftmem__low *low, experts_weight *w, int32_t role, int64_t out, int64_t in)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t r = w->rank * low->shape->model->experts;
+    ftmem__var a, b, view;
+    if (!w->adapted) return;
+    a = ftmem__low_adapter(low, role, r * in, r);
+    b = ftmem__low_adapter(low, role, out * r, out);
+    view = ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, b);
+    w->left = ftmem__cast(tape, view, w->base.dtype);
+    w->right = ftmem__cast(tape, a, w->base.dtype);
+    ftmem__drop(tape, view);
+    ftmem__drop(tape, experts_weight_now(low, w));
+}
+
+static void experts_undeclare(ftmem__low *low, const experts_weight *w)
+{
+    ftmem__drop(low->tape, w->made);
+    if (!w->adapted) return;
+    ftmem__drop(low->tape, w->left);
+    ftmem__drop(low->tape, w->right);
+}
+
+/* x @ weight[expert] for each row's expert. grouped_mm is not on autocast's lists: x takes the weight's dtype. The
+   fallback keeps both operands and makes both gradients, wanted or not. */
+static ftmem__var experts_linear(ftmem__low *low, ftmem__var w, ftmem__var x, int64_t out, ftmem__var offsets)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t rows = x.n / x.cols;
+    ftmem__var in = ftmem__cast(tape, x, w.dtype), y;
+    bool grouped = experts_grouped(low->shape->job);
+    double flops = 0; /* torch's counter knows neither */
+    ftmem__node *node;
+    y = ftmem__matmul(tape, grouped ? FTMEM__OP_GROUPED : FTMEM__OP_GROUPED_LOOP, in, w, NULL, rows * out, out, flops);
+    ftmem__save_var(tape, y, offsets);
+    node = ftmem__recorded(tape, y);
+    if (node && !grouped && !w.grad) node->work = ftmem__round512(ftmem__bytes(w.dtype, w.n));
+    ftmem__drop(tape, in);
+    return y;
+}
+
+/* act(gate) * up, halves of one product: takes over `both`. */
+static ftmem__var experts_gated(ftmem__low *low, ftmem__var both)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t half[2];
+    ftmem__var part[2], act, product;
+    half[0] = half[1] = both.n / 2;
+    ftmem__split(tape, both, 2, half, part);
+    act = ftmem__low_activation(low, part[0]);
+    product = ftmem__binary(tape, FTMEM__OP_MUL, act, part[1]);
+    ftmem__drop(tape, act);
+    ftmem__drop(tape, part[1]);
+    ftmem__drop(tape, both);
+    return product;
+}
+
+static ftmem__var experts_mlp(ftmem__low *low, ftmem__var x, ftmem__var offsets, experts_weight weights[2])
+{
+    ftmem__var product, y;
+    weights[0].made = experts_weight_now(low, &weights[0]);
+    product = experts_gated(low, experts_linear(low, weights[0].made, x, 2 * low->shape->model->expert_ffn, offsets));
+    weights[1].made = experts_weight_now(low, &weights[1]);
+    y = experts_linear(low, weights[1].made, product, low->shape->h, offsets);
+    ftmem__drop(low->tape, product);
+    return y;
+}
+
+/* Each result times its weight, back in the order of tokens, and summed over a token's experts: takes over y. */
+static ftmem__var experts_combine(ftmem__low *low, ftmem__var y, ftmem__var weights, int32_t dtype)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var weighted = ftmem__binary(tape, FTMEM__OP_MUL, y, weights), inverse = experts_table(low, weights.n, FTMEM_INT64), back, wide, sum, result;
+    ftmem__drop(tape, experts_table(low, weights.n, FTMEM_INT64)); /* arange */
+    back = experts_take(low, weighted, inverse, weighted.n, weighted.cols);
+    ftmem__drop(tape, weighted);
+    wide = ftmem__cast(tape, back, low->shape->autocast ? FTMEM_FP32 : back.dtype); /* sum is on autocast's fp32 list */
+    sum = ftmem__apply(tape, FTMEM__OP_MEAN, &wide, 1, low->tokens * weighted.cols, weighted.cols, wide.dtype);
+    ftmem__drop(tape, wide);
+    result = ftmem__cast(tape, sum, dtype);
+    ftmem__drop(tape, inverse);
+    ftmem__drop(tape, y);
+    ftmem__drop(tape, back);
+    ftmem__drop(tape, sum);
+    return result;
+}
+
+/* The wrapper of down_proj is the outer one: it comes first. */
+static void experts_parametrize(ftmem__low *low, experts_weight weights[2])
+{
+    int64_t h = low->shape->h, f = low->shape->model->expert_ffn;
+    weights[0] = experts_declare(low, FTMEM_ROLE_EXPERTS_UP, 2 * f, h);
+    weights[1] = experts_declare(low, FTMEM_ROLE_EXPERTS_DOWN, h, f);
+    experts_adapt(low, &weights[1], FTMEM_ROLE_EXPERTS_DOWN, h, f);
+    experts_adapt(low, &weights[0], FTMEM_ROLE_EXPERTS_UP, 2 * f, h);
+}
+
+static ftmem__var experts_forward(ftmem__low *low, ftmem__var x, const experts_choice *choice)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t e = low->shape->model->experts, rows = choice->weights.n;
+    ftmem__var local[7], result;
+    experts_weight weights[2];
+    int32_t i;
+    experts_parametrize(low, weights);
+    local[0] = experts_table(low, rows, FTMEM_INT64); /* sorted expert ids */
+    local[1] = experts_table(low, rows, FTMEM_INT64); /* their order */
+    local[2] = experts_table(low, rows, FTMEM_INT64); /* order // experts_per_token */
+    local[3] = experts_take(low, x, local[2], rows * x.cols, x.cols);
+    ftmem__drop(tape, local[2]);
+    local[2] = experts_take(low, choice->weights, local[1], rows, 1);
+    local[4] = experts_table(low, rows, FTMEM_FP32); /* int32 */
+    local[5] = experts_table(low, e, FTMEM_FP32);
+    local[6] = experts_table(low, e, FTMEM_FP32); /* offsets */
+    result = experts_combine(low, experts_mlp(low, local[3], local[6], weights), local[2], x.dtype);
+    for (i = 0; i < 7; i++) ftmem__drop(tape, local[i]);
+    for (i = 0; i < 2; i++) experts_undeclare(low, &weights[i]);
+    return result;
+}
+
+/* What every token passes, added to what its experts made (modeling_deepseek_v2.py DeepseekV2Moe): takes over y. */
+static ftmem__var experts_shared(ftmem__low *low, ftmem__var x, ftmem__var y)
+{
+    ftmem__var shared, sum;
+    if (low->shape->model->shared_ffn == 0) return y;
+    shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
+    sum = ftmem__binary(low->tape, FTMEM__OP_ADD, y, shared);
+    ftmem__drop(low->tape, shared);
+    ftmem__drop(low->tape, y);
+    return sum;
+}
+
+ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x)
+{
+    experts_choice choice = experts_route(low, x);
+    ftmem__var y = experts_shared(low, x, experts_forward(low, x, &choice));
+    ftmem__drop(low->tape, choice.logits);
+    ftmem__drop(low->tape, choice.weights);
+    ftmem__drop(low->tape, choice.index);
+    return y;
+}
