@@ -41,6 +41,7 @@ static const config_vision config_visions[] = {
     { "mistral3", "mistral", "pixtral", FTMEM_TOWER_MISTRAL3, true, false },
     { "qwen2_5_vl", "qwen2", "qwen2_5_vl_vision", FTMEM_TOWER_QWEN2_5_VL, false, false },
     { "qwen3_vl", "qwen3", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false },
+    { "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false },
 };
 
 typedef struct config_source {
@@ -358,19 +359,29 @@ static ftmem_status config_apply(const config_source *c, const config_rule *rule
     return status;
 }
 
-static void config_switches_off(ftmem_model *model)
+enum { CONFIG_SWITCHES = 13 };
+
+static void config_switches(ftmem_model *model, int32_t *at[CONFIG_SWITCHES])
 {
-    int32_t *const switches[] = { &model->tied,    &model->qkv_bias,    &model->o_bias,     &model->mlp_bias,  &model->norm_bias,
-                                  &model->qk_norm, &model->parallel,    &model->two_norms,  &model->head_bias, &model->scaled,
-                                  &model->alibi,   &model->router_norm, &model->expert_bias };
-    for (int32_t i = 0; i < FTMEM__COUNT(switches); i++) *switches[i] = FTMEM_OFF;
+    int32_t *const all[CONFIG_SWITCHES] = { &model->tied,    &model->qkv_bias,    &model->o_bias,     &model->mlp_bias,  &model->norm_bias,
+                                            &model->qk_norm, &model->parallel,    &model->two_norms,  &model->head_bias, &model->scaled,
+                                            &model->alibi,   &model->router_norm, &model->expert_bias };
+    memcpy(at, all, sizeof all);
 }
 
-static void config_copy_switches(ftmem_model *model, const ftmem_model *from)
+static void config_switches_off(ftmem_model *model)
 {
-    model->tied = from->tied, model->qkv_bias = from->qkv_bias, model->o_bias = from->o_bias, model->mlp_bias = from->mlp_bias;
-    model->norm_bias = from->norm_bias, model->qk_norm = from->qk_norm, model->parallel = from->parallel, model->two_norms = from->two_norms;
-    model->head_bias = from->head_bias, model->scaled = from->scaled, model->alibi = from->alibi;
+    int32_t *at[CONFIG_SWITCHES];
+    config_switches(model, at);
+    for (int32_t i = 0; i < CONFIG_SWITCHES; i++) *at[i] = FTMEM_OFF;
+}
+
+static void config_copy_switches(ftmem_model *model, ftmem_model *from)
+{
+    int32_t *to[CONFIG_SWITCHES], *of[CONFIG_SWITCHES];
+    config_switches(model, to);
+    config_switches(from, of);
+    for (int32_t i = 0; i < CONFIG_SWITCHES; i++) *to[i] = *of[i];
 }
 
 static ftmem_status config_apply_all(const config_source *c, ftmem_model *model)
