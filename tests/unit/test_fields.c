@@ -261,7 +261,7 @@ static void reserved_members_must_be_zero(void **state)
     ftmem_gpu gpu = FTMEM_GPU_INIT;
     ftmem_job job = FTMEM_JOB_INIT;
     model.reserved = 1;
-    adapter.reserved = 1;
+    adapter.reserved[0] = 1;
     gpu.reserved[7] = 1;
     job.reserved[1] = 1;
     assert_int_equal(ftmem__fields_validate(FTMEM_OBJECT_MODEL, &model, &error), FTMEM_E_RANGE);
