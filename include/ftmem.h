@@ -99,13 +99,13 @@ enum {
     FTMEM_QWEN = 27, FTMEM_BAICHUAN = 28, FTMEM_CHATGLM = 29, FTMEM_INTERNLM2 = 30, FTMEM_ORION = 31, FTMEM_MINICPM = 32,
     /* mixtures of experts */
     FTMEM_MIXTRAL = 33, FTMEM_QWEN3_MOE = 34,
-    FTMEM_DEEPSEEK_V2 = 35, FTMEM_DEEPSEEK_V3 = 36, FTMEM_GLM4_MOE = 37, FTMEM_MINIMAX_M2 = 38, FTMEM_OLMOE = 39,
-    FTMEM_T5 = 40, FTMEM_BART = 41, FTMEM_WHISPER = 42, /* encoder and decoder: two stacks */
+    FTMEM_DEEPSEEK_V2 = 35, FTMEM_DEEPSEEK_V3 = 36, FTMEM_GLM4_MOE = 37, FTMEM_MINIMAX_M2 = 38, FTMEM_OLMOE = 39, FTMEM_DEEPSEEK_V32 = 40, FTMEM_GLM_MOE_DSA = 41,
+    FTMEM_T5 = 42, FTMEM_BART = 43, FTMEM_WHISPER = 44, /* encoder and decoder: two stacks */
     /* encoders and vision */
-    FTMEM_BERT = 43, FTMEM_ROBERTA = 44, FTMEM_ALBERT = 45, FTMEM_DISTILBERT = 46, FTMEM_MODERNBERT = 47, FTMEM_VIT = 48,
+    FTMEM_BERT = 45, FTMEM_ROBERTA = 46, FTMEM_ALBERT = 47, FTMEM_DISTILBERT = 48, FTMEM_MODERNBERT = 49, FTMEM_VIT = 50,
     /* vision towers, whose configs are read inside those of vision-language models (ftmem_model.tower) */
-    FTMEM_CLIP_VISION_MODEL = 49, FTMEM_SIGLIP_VISION_MODEL = 50, FTMEM_PIXTRAL = 51, FTMEM_QWEN2_5_VL_VISION = 52, FTMEM_QWEN3_VL_VISION = 53,
-    FTMEM_FAMILY_END = 54
+    FTMEM_CLIP_VISION_MODEL = 51, FTMEM_SIGLIP_VISION_MODEL = 52, FTMEM_PIXTRAL = 53, FTMEM_QWEN2_5_VL_VISION = 54, FTMEM_QWEN3_VL_VISION = 55,
+    FTMEM_FAMILY_END = 56
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
@@ -155,7 +155,8 @@ enum {
     FTMEM_RECOMPUTE_NONE = 0,
     FTMEM_RECOMPUTE_FULL = 1,      /* every block, torch.utils.checkpoint(use_reentrant=False): the default of transformers 5 */
     FTMEM_RECOMPUTE_REENTRANT = 2, /* every block, use_reentrant=True */
-    FTMEM_RECOMPUTE_END = 3
+    FTMEM_RECOMPUTE_OFF = 3,       /* none, said aloud: a stack's default does not apply */
+    FTMEM_RECOMPUTE_END = 4
 };
 
 enum {
@@ -165,7 +166,8 @@ enum {
     FTMEM_LOSS_LOOP = 3,    /* `outputs` alive until the next forward has returned (script-level variable) */
     FTMEM_LOSS_CHUNKED = 4, /* head and loss on loss_chunk_tokens at a time, recomputed in backward */
     FTMEM_LOSS_FUSED = 5,   /* Liger-like fused linear cross-entropy: logits never exist as a whole */
-    FTMEM_LOSS_END = 6
+    FTMEM_LOSS_SPLIT = 6,   /* head, then loss, on loss_chunk_tokens at a time without recomputation: every chunk's log-softmax is kept (torchtune, litgpt) */
+    FTMEM_LOSS_END = 7
 };
 
 enum { FTMEM_MASK_AUTO = 0, FTMEM_MASK_NONE = 1, FTMEM_MASK_PADDED = 2, FTMEM_MASK_END = 3 }; /* AUTO: NONE */
@@ -177,8 +179,30 @@ enum {
     FTMEM_TASK_IMAGE_CLASSIFY = 5, FTMEM_TASK_END = 6
 };
 
+/* Kernels that replace what transformers writes out, for ftmem_job.kernels; a set is an OR. Each is a rule row (lib/ops.inc). */
+enum {
+    FTMEM_FUSED_NORM = 1,  /* RMSNorm in one kernel: Liger-Kernel, Unsloth, fms-acceleration */
+    FTMEM_FUSED_ROPE = 2,  /* rotation in place of queries and keys */
+    FTMEM_FUSED_MLP = 4,   /* act(gate) x up in one kernel (Liger's SwiGLU and GeGLU) */
+    FTMEM_FUSED_CE = 8,    /* cross-entropy over logits that exist, whose gradient is written over them */
+    FTMEM_FUSED_LORA = 16  /* a linear and its LoRA in one autograd function (Unsloth's LoRA_QKV, LoRA_W and LoRA_MLP) */
+};
+
 /* The software whose rules apply. */
-enum { FTMEM_STACK_AUTO = 0, FTMEM_STACK_TRANSFORMERS = 1, FTMEM_STACK_END = 2 };
+enum {
+    FTMEM_STACK_AUTO = 0,         /* TRANSFORMERS */
+    FTMEM_STACK_TRANSFORMERS = 1, /* transformers' models and Trainer, and PEFT */
+    FTMEM_STACK_TRL = 2,
+    FTMEM_STACK_PEFT = 3,          /* PEFT in a loop of one's own */
+    FTMEM_STACK_UNSLOTH = 4,
+    FTMEM_STACK_TORCHTUNE = 5,
+    FTMEM_STACK_LITGPT = 6,
+    FTMEM_STACK_AXOLOTL = 7,
+    FTMEM_STACK_LLAMA_FACTORY = 8,
+    FTMEM_STACK_SWIFT = 9,
+    FTMEM_STACK_FMS = 10,          /* fms-hf-tuning */
+    FTMEM_STACK_END = 11
+};
 
 /* Weight-bearing parts of a block, the unit in which LoRA targets are chosen. A set is a bit mask of (1 << role). */
 enum {
@@ -194,12 +218,14 @@ enum {
     FTMEM_ROLE_Q_UP = 18,    /* q_rank to heads x head_dim */
     FTMEM_ROLE_KV_DOWN = 19, /* hidden to kv_rank + rotary_dim */
     FTMEM_ROLE_KV_UP = 20,   /* kv_rank to heads x (head_dim - rotary_dim + value_dim) */
-    FTMEM_ROLE_POOL = 21,  /* a linear between the blocks and the head: BERT's pooler, the transform before a masked LM's decoder */
-    FTMEM_ROLE_WIDEN = 22, /* from the width of the token embedding to that of the blocks (ALBERT) */
-    FTMEM_ROLE_TOWER = 23, /* linears of a vision tower and its projector that have no name of the text model's */
-    FTMEM_ROLE_END = 24
+    /* of the indexer that chooses which tokens sparse attention sees; it works without gradients */
+    FTMEM_ROLE_INDEX_Q = 21, FTMEM_ROLE_INDEX_K = 22, FTMEM_ROLE_INDEX_WEIGHTS = 23,
+    FTMEM_ROLE_POOL = 24,  /* a linear between the blocks and the head: BERT's pooler, the transform before a masked LM's decoder */
+    FTMEM_ROLE_WIDEN = 25, /* from the width of the token embedding to that of the blocks (ALBERT) */
+    FTMEM_ROLE_TOWER = 26, /* linears of a vision tower and its projector that have no name of the text model's */
+    FTMEM_ROLE_END = 27
 };
-#define FTMEM_ROLES_ALL_LINEAR 0xffe1ffu /* every linear but the head: PEFT's "all-linear" */
+#define FTMEM_ROLES_ALL_LINEAR 0x7ffe1ffu /* every linear but the head: PEFT's "all-linear" */
 
 /* Parts for ftmem_job.freeze; a set is an OR. */
 enum { FTMEM_PART_EMBED = 1, FTMEM_PART_HEAD = 2, FTMEM_PART_FIRST_LAYERS = 4, FTMEM_PART_LAST_LAYERS = 8, FTMEM_PART_ALL_BUT = 16, FTMEM_PART_TOWER = 32 };
@@ -235,8 +261,8 @@ enum { FTMEM_VERDICT_UNKNOWN = 0, FTMEM_FITS = 1, FTMEM_MAY_FIT = 2, FTMEM_DOES_
 enum { FTMEM_FROM_EXACT = 1, FTMEM_FROM_RULE = 2, FTMEM_FROM_CALIBRATION = 3, FTMEM_FROM_ASSUMPTION = 4 };
 
 /* Each enum above has a name table: "dtype", "family", "tower", "activation", "adapter", "optimizer", "attention", "kernel",
-   "recompute", "loss", "mask", "task", "stack", "role", "class", "phase", "verdict", "switch"; "part" and "vendor" name
-   the bits of ftmem_job.freeze and the values of ftmem_gpu.vendor. */
+   "recompute", "loss", "mask", "task", "stack", "role", "class", "phase", "verdict", "switch"; "part", "fused" and "vendor" name
+   the bits of ftmem_job.freeze and ftmem_job.kernels and the values of ftmem_gpu.vendor. */
 FTMEM_API const char *ftmem_enum_name(const char *enum_name, int32_t value); /* NULL if there is none */
 FTMEM_API ftmem_status ftmem_enum_parse(const char *enum_name, const char *text, int32_t *value, ftmem_error *error);
 
@@ -280,7 +306,8 @@ typedef struct ftmem_model {
     int32_t alibi;            /* switch: attention bias by distance instead of rotation (Falcon-RW); AUTO: the family's */
     int32_t inferred;         /* 1: dimensions were inferred from a parameter count */
     int32_t reserved;
-    /* Per layer. Low four bits: 0 full attention, 1 sliding window, 2 full without rotation. High four bits: the MLP;
+    /* Per layer. Low four bits: 0 full attention, 1 sliding window, 2 full without rotation, 3 sparse with the index of the
+       layer before. High four bits: the MLP;
        0 dense, 1 experts. */
     uint8_t layer_kind[FTMEM_MAX_LAYERS];
     int64_t experts;           /* routed experts of a block with experts; 0: a dense model. All of them are parameters */
@@ -292,6 +319,9 @@ typedef struct ftmem_model {
                                   keys, rotary_dim the rotated part of it, shared by all heads in the keys */
     int64_t value_dim;         /* width of a value head; 0: head_dim */
     int64_t router_groups;     /* experts are in so many groups, of which some are chosen first; 0: 1, no groups */
+    int64_t index_heads;       /* sparse attention: heads of the indexer; 0: none */
+    int64_t index_dim;         /* width of one of its heads; required with index_heads */
+    int64_t index_tokens;      /* tokens that each query sees; required with index_heads */
     int32_t router_norm;       /* switch: the chosen experts' weights are divided by their sum; AUTO: the family's */
     int32_t expert_bias;       /* switch: biases in the experts; AUTO: the family's */
     /* The stack that runs before the decoder, in families that have one; elsewhere 0. */
@@ -361,7 +391,8 @@ typedef struct ftmem_adapter {
     int32_t use_dora;        /* switch; AUTO: off. ON is refused as UNSUPPORTED in this version */
     int32_t layers_first;    /* adapt only the first n blocks; 0: all */
     int32_t layers_last;     /* adapt only the last n blocks; 0: all */
-    int32_t reserved;
+    int32_t ends_bf16;       /* switch: after kbit_fp32 embedding and head go back to bf16 (TRL's peft_module_casting_to_bf16); AUTO: off */
+    int32_t reserved[2];
 } ftmem_adapter;
 
 /* Adds the role(s) that `name` means in this model ("q_proj", "c_attn", "all-linear") to adapter->targets.
@@ -394,7 +425,7 @@ FTMEM_API ftmem_status ftmem_gpu_at(int32_t index, ftmem_gpu *gpu);
 
 typedef struct ftmem_job {
     uint32_t struct_size;
-    int32_t stack;                /* 0: transformers + PEFT */
+    int32_t stack;                /* 0: transformers + PEFT; its defaults are rows of data/stacks.csv */
     const ftmem_model *model;     /* required */
     const ftmem_adapter *adapter; /* NULL: full fine-tuning */
     ftmem_gpu gpu;                /* memory_bytes 0: no verdict */
@@ -427,6 +458,14 @@ typedef struct ftmem_job {
     int32_t cublas_workspace;     /* switch: count cuBLAS workspaces as torch does; AUTO: on */
     int32_t transformers_version; /* major x 100 + minor, 524 = 5.24; 0: 524, and listed as assumed */
     int32_t torch_version;        /* major x 100 + minor, 213 = 2.13; 0: 213, and listed as assumed */
+    int32_t kernels;              /* OR of FTMEM_FUSED_...: kernels of Liger-Kernel, Unsloth and the like; 0: none */
+    int32_t outputs_fp32;         /* switch: accelerate converts the outputs of an autocast forward to fp32; AUTO: off */
+    int32_t use_cache;            /* switch: the model returns keys and values, and its outputs hold them (transformers 4, use_cache left on); AUTO: off */
+    int32_t varied_lengths;       /* switch: rows of a run differ in length, so that cached blocks fit badly (reserved and process); AUTO: off */
+    int32_t reserved2;
+    int32_t stack_version;        /* of the stack, major x 100 + minor; 0: the newest that the table knows */
+    int32_t bitsandbytes_version; /* major x 100 + minor, 43 = 0.43; 0: 50. Before 0.43 a 4-bit linear keeps its input */
+    int32_t offload_checkpoints;  /* switch: what checkpoints keep goes to CPU memory (Unsloth, torchtune); AUTO: off */
     int32_t reserved[2];
     int64_t encoder_sequence;     /* tokens of the encoder's longest row; 0: what the model fixes, else sequence */
 } ftmem_job;

@@ -79,7 +79,6 @@ static void optimizer_add(ftmem__totals *t, const ftmem_job *job, const ftmem__p
     int32_t dtype = optimizer_dtype(job, p);
     int64_t hidden = 0;
     t->trainable += p->n * count;
-    if (p->idle) return;
     t->tensors += count;
     t->gradient_bytes += p->gradient_bytes * count;
     if (master) t->master_bytes += ftmem__round512(4 * p->n) * count;
@@ -154,6 +153,7 @@ void ftmem__totals_fill(ftmem__totals *t, const ftmem__walk *walk)
         t->narrowed_bytes += p->narrowed_bytes * count;
         if (p->base) t->parameters += p->n * count;
         else t->adapters += p->n * count;
+        if (p->idle) t->trainable += p->n * count;
         if (p->trained) optimizer_add(t, walk->shape.job, p, count, before);
         if (p->trained) before = p->n;
     }

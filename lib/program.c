@@ -142,10 +142,10 @@ static void program_project_apart(ftmem__low *low, ftmem__var x, bool bias, ftme
     ftmem__var source = low->cross ? low->side[FTMEM__SIDE_SOURCE] : x;
     static const uint8_t role[] = { FTMEM_ROLE_Q, FTMEM_ROLE_K, FTMEM_ROLE_V };
     const ftmem__family *family = low->shape->family;
-    bool last = family->views_last;
+    bool last = family->views_last, fused = ftmem__low_fused_qkv(low, x, qkv);
     int32_t i;
     for (i = 0; i < 3; i++) {
-        qkv[i] = ftmem__low_linear(low, role[i], i ? source : x, i ? low->shape->kv : low->shape->q, bias && !(i == 1 && family->k_unbiased));
+        if (!fused) qkv[i] = ftmem__low_linear(low, role[i], i ? source : x, i ? low->shape->kv : low->shape->q, bias && !(i == 1 && family->k_unbiased));
         if (i == 0 && family->scaled_query) program_replace(low->tape, &qkv[0], ftmem__unary(low->tape, FTMEM__OP_SCALE, qkv[0]));
         if (family->dense_heads) program_dense(low, &qkv[i]);
         else if (!last) program_view(low, i, &qkv[i]);
@@ -164,7 +164,10 @@ static void program_project(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ft
         program_project_apart(low, x, bias, qkv);
         return;
     }
-    fused = ftmem__low_linear(low, FTMEM_ROLE_QKV, x, shape->q + 2 * shape->kv, bias);
+    part[0] = shape->q;
+    part[1] = part[2] = shape->kv;
+    fused = shape->merged ? ftmem__low_merged_linear(low, x, part, bias) : ftmem__low_linear(low, FTMEM_ROLE_QKV, x, shape->q + 2 * shape->kv, bias);
+    if (shape->job->use_cache == FTMEM_ON && shape->family->returns_cache) ftmem__cache_hold(low->tape, fused, false);
     part[0] = low->tokens * shape->q;
     part[1] = part[2] = low->tokens * shape->kv;
     program_take_apart(low, fused, part, qkv);
@@ -262,7 +265,7 @@ static const ftmem__var *program_bias(ftmem__low *low, int64_t keys, int32_t que
 }
 
 typedef struct program_names { /* of attention's forward */
-    ftmem__var qkv[3], locals[12];
+    ftmem__var qkv[3], locals[16];
     int32_t count;
 } program_names;
 
@@ -287,6 +290,8 @@ static void program_leave(ftmem__low *low, program_names *names)
 
 static ftmem__var program_out(ftmem__low *low, ftmem__var x)
 {
+    ftmem__var y;
+    if (ftmem__low_fused_o(low, x, low->shape->h, &y)) return y;
     return ftmem__low_linear(low, FTMEM_ROLE_O, x, low->shape->h, low->shape->model->o_bias == FTMEM_ON);
 }
 

@@ -182,7 +182,7 @@ static void report_gradients(report *r)
     for (i = 0; i < walk->params.count; i++) {
         const ftmem__param *p = &walk->params.at[i];
         int64_t count;
-        if (!p->trained || p->idle) continue;
+        if (!p->trained) continue;
         if (p->segment >= 0 && walk->shape.family->shared_blocks) count = report_any(above);
         else if (p->segment >= 0) count = above[p->segment];
         else count = all ? 1 : report_gradient_count(walk, m, p);
@@ -219,7 +219,7 @@ static void report_step(report *r)
     for (i = 0; i < walk->params.count; i++) {
         const ftmem__param *p = &walk->params.at[i];
         int64_t bytes = walk->shape.job->master_weights == FTMEM_ON ? ftmem__round512(4 * p->n) : p->bytes;
-        if (!p->trained || p->idle) continue;
+        if (!p->trained) continue;
         if (foreach) report_param(r, p, FTMEM_CLASS_TEMPORARY, ftmem__param_count(walk, p), bytes, FTMEM__OP_STEP);
         if (p->n > most) largest = i;
         if (p->n > most) most = p->n;

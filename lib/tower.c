@@ -131,7 +131,9 @@ static void tower_rows(ftmem__low *low, const tower_row *row)
         tower_declare(low, row, width);
         for (; i < params->count; i++) {
             params->at[i].copies = tower_times(low->shape->model, row->times);
-            params->at[i].idle = params->at[i].outside = true;
+            params->at[i].idle = params->at[i].trained;
+            params->at[i].trained = false;
+            params->at[i].outside = true;
             params->at[i].narrowed_bytes = 0; /* no forward comes to it */
         }
     }
