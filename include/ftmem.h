@@ -99,6 +99,7 @@ enum {
     FTMEM_QWEN = 27, FTMEM_BAICHUAN = 28, FTMEM_CHATGLM = 29, FTMEM_INTERNLM2 = 30, FTMEM_ORION = 31, FTMEM_MINICPM = 32,
     /* mixtures of experts */
     FTMEM_MIXTRAL = 33, FTMEM_QWEN3_MOE = 34,
+    FTMEM_DEEPSEEK_V2 = 35, FTMEM_DEEPSEEK_V3 = 36, FTMEM_GLM4_MOE = 37, FTMEM_MINIMAX_M2 = 38, FTMEM_OLMOE = 39,
     FTMEM_T5 = 60, FTMEM_BART = 61, FTMEM_WHISPER = 62, /* encoder and decoder: two stacks */
     FTMEM_FAMILY_END = 63
 };
@@ -174,9 +175,14 @@ enum {
     FTMEM_ROLE_EXPERTS_UP = 14,   /* gate and up of all experts: experts x 2 expert_ffn x hidden */
     FTMEM_ROLE_EXPERTS_DOWN = 15, /* experts x hidden x expert_ffn */
     FTMEM_ROLE_SHARED_GATE = 16,  /* weighs the shared expert: 1 x hidden */
-    FTMEM_ROLE_END = 17
+    /* of multi-head latent attention; FTMEM_ROLE_Q where queries have no latent */
+    FTMEM_ROLE_Q_DOWN = 17,  /* hidden to q_rank */
+    FTMEM_ROLE_Q_UP = 18,    /* q_rank to heads x head_dim */
+    FTMEM_ROLE_KV_DOWN = 19, /* hidden to kv_rank + rotary_dim */
+    FTMEM_ROLE_KV_UP = 20,   /* kv_rank to heads x (head_dim - rotary_dim + value_dim) */
+    FTMEM_ROLE_END = 21
 };
-#define FTMEM_ROLES_ALL_LINEAR 0x1e1ffu /* every linear of a block: PEFT's "all-linear" */
+#define FTMEM_ROLES_ALL_LINEAR 0x1fe1ffu /* every linear of a block: PEFT's "all-linear" */
 
 /* Parts for ftmem_job.freeze; a set is an OR. */
 enum { FTMEM_PART_EMBED = 1, FTMEM_PART_HEAD = 2, FTMEM_PART_FIRST_LAYERS = 4, FTMEM_PART_LAST_LAYERS = 8, FTMEM_PART_ALL_BUT = 16 };
@@ -263,6 +269,11 @@ typedef struct ftmem_model {
     int64_t experts_per_token; /* of those, how many work on one token; required with experts */
     int64_t expert_ffn;        /* width of one routed expert; 0: ffn */
     int64_t shared_ffn;        /* width of the expert that every token passes (several: together); 0: none */
+    int64_t q_rank;            /* multi-head latent attention: width of the queries' latent; 0: they have none */
+    int64_t kv_rank;           /* width of the latent of keys and values; 0: ordinary attention. head_dim is that of queries and
+                                  keys, rotary_dim the rotated part of it, shared by all heads in the keys */
+    int64_t value_dim;         /* width of a value head; 0: head_dim */
+    int64_t router_groups;     /* experts are in so many groups, of which some are chosen first; 0: 1, no groups */
     int32_t router_norm;       /* switch: the chosen experts' weights are divided by their sum; AUTO: the family's */
     int32_t expert_bias;       /* switch: biases in the experts; AUTO: the family's */
     /* The stack that runs before the decoder, in families that have one; elsewhere 0. */

@@ -181,9 +181,31 @@ static int64_t attention_scores(const attention_call *call)
     return call->low->b * shape->heads * shape->s * call->keys;
 }
 
-static double attention_flops(const attention_call *call)
+/* Of scores x keys, or of weights x values. */
+static double attention_flops(const attention_call *call, int64_t width)
 {
-    return 2.0 * (double)attention_scores(call) * (double)call->low->shape->d;
+    return 2.0 * (double)attention_scores(call) * (double)width;
+}
+
+/* Of the whole call, forward and (with scores made again) backward. */
+static double attention_flops_forward(const attention_call *call)
+{
+    return attention_flops(call, call->low->shape->d) + attention_flops(call, call->low->shape->dv);
+}
+
+static double attention_flops_backward(const attention_call *call)
+{
+    return 3 * attention_flops(call, call->low->shape->d) + 2 * attention_flops(call, call->low->shape->dv);
+}
+
+static int64_t attention_out_cols(const attention_call *call)
+{
+    return call->low->shape->heads * call->low->shape->dv;
+}
+
+static int64_t attention_out_n(const attention_call *call)
+{
+    return call->low->tokens * attention_out_cols(call);
 }
 
 /* repeat_kv: K and V copied to all query heads. */
@@ -225,7 +247,7 @@ static ftmem__var attention_transpose(attention_call *call, ftmem__var out)
 {
     ftmem__var y = ftmem__unary(call->low->tape, FTMEM__OP_CLONE, out);
     ftmem__drop(call->low->tape, out);
-    y.cols = call->low->shape->q;
+    y.cols = attention_out_cols(call);
     return y;
 }
 
@@ -245,12 +267,12 @@ static ftmem__var attention_flash(attention_call *call)
     ftmem__save_var(tape, out, out);
     ftmem__save_new(tape, out, call->low->b * shape->heads * shape->s, shape->s, FTMEM_FP32);
     ftmem__save_new(tape, out, 128, 0, FTMEM_INT64);
-    tape->flops += 2 * attention_flops(call);
+    tape->flops += attention_flops_forward(call);
     node = ftmem__recorded(tape, out);
     if (node) {
         node->work = rows * attention_up(shape->d, shape->d <= 128 ? 32 : 64) * 4 + rows * 4;
         if (call->groups > 1) node->work += 2 * ftmem__bytes(call->q.dtype, call->q.n);
-        node->flops = 5 * attention_flops(call);
+        node->flops = attention_flops_backward(call);
     }
     return call->q.joined ? attention_transpose(call, out) : out; /* flash's output has the queries' layout */
 }
@@ -295,23 +317,23 @@ static ftmem__var attention_efficient(attention_call *call)
     in[0] = call->q;
     in[1] = call->k;
     in[2] = call->v;
-    out = ftmem__apply(tape, FTMEM__OP_EFFICIENT, in, 3, call->q.n, call->q.cols, call->q.dtype);
+    out = ftmem__apply(tape, FTMEM__OP_EFFICIENT, in, 3, attention_out_n(call), attention_out_cols(call), call->q.dtype);
     ftmem__save_var(tape, out, out);
     if (call->low->bias) ftmem__fourth(tape, out, mask);
     else ftmem__save_var(tape, out, mask);
     ftmem__save_new(tape, out, out.grad || tape->mode == FTMEM__FORGET ? heads * attention_up(shape->s, 32) + 256 : 256, 0, FTMEM_FP32);
     ftmem__drop(tape, mask);
-    tape->flops += 2 * attention_flops(call);
+    tape->flops += attention_flops_forward(call);
     node = ftmem__recorded(tape, out);
     if (node) {
         node->work = heads * shape->s * 4 + (attention_half(call->q.dtype) ? call->q.n * 4 : 0);
-        node->flops = 5 * attention_flops(call);
+        node->flops = attention_flops_backward(call);
     }
     return out;
 }
 
-/* scores = q k^T, with q (and without grouping k and v) copied when rows are more than one: bmm wants them dense. */
-static ftmem__var attention_matmul(attention_call *call, ftmem__var a, ftmem__var b, bool copy_a, bool copy_b, int64_t n, int64_t cols)
+/* scores = q k^T (or weights x v; `width` is what is summed over or made), with q (and without grouping k and v) copied when rows are more than one: bmm wants them dense. */
+static ftmem__var attention_matmul(attention_call *call, ftmem__var a, ftmem__var b, bool copy_a, bool copy_b, int64_t n, int64_t cols, int64_t width)
 {
     ftmem__tape *tape = call->low->tape;
     ftmem__var out;
@@ -320,7 +342,7 @@ static ftmem__var attention_matmul(attention_call *call, ftmem__var a, ftmem__va
                cast_b = ftmem__cast(tape, b, call->autocast ? call->autocast : b.dtype);
     a = many && copy_a ? ftmem__unary(tape, FTMEM__OP_CLONE, cast_a) : ftmem__keep(tape, cast_a);
     b = many && copy_b ? ftmem__unary(tape, FTMEM__OP_CLONE, cast_b) : ftmem__keep(tape, cast_b);
-    out = ftmem__matmul(tape, FTMEM__OP_BMM, a, b, NULL, n, cols, attention_flops(call));
+    out = ftmem__matmul(tape, FTMEM__OP_BMM, a, b, NULL, n, cols, attention_flops(call, width));
     ftmem__drop(tape, b);
     ftmem__drop(tape, a);
     ftmem__drop(tape, cast_b);
@@ -370,11 +392,12 @@ static ftmem__var attention_scores_of(attention_call *call, bool single)
     int64_t n = attention_scores(call), s = call->keys;
     int32_t autocast = call->low->shape->autocast, i;
     ftmem__var wide[2], in[2], raw;
-    if (!call->low->shape->family->wide_scores) return attention_matmul(call, call->q, call->k, !call->q.joined, single && !call->k.joined, n, s);
+    if (!call->low->shape->family->wide_scores)
+        return attention_matmul(call, call->q, call->k, !call->q.joined, single && !call->k.joined, n, s, call->low->shape->d);
     wide[0] = ftmem__cast(tape, call->q, FTMEM_FP32);
     wide[1] = ftmem__cast(tape, call->k, FTMEM_FP32);
     for (i = 0; i < 2; i++) in[i] = ftmem__cast(tape, wide[i], autocast ? autocast : FTMEM_FP32);
-    raw = attention_matmul(call, in[0], in[1], true, true, n, s);
+    raw = attention_matmul(call, in[0], in[1], true, true, n, s, call->low->shape->d);
     for (i = 0; i < 2; i++) ftmem__drop(tape, in[i]), ftmem__drop(tape, wide[i]);
     return raw;
 }
@@ -394,7 +417,7 @@ static ftmem__var attention_eager(attention_call *call)
     ftmem__drop(tape, scaled);
     p = low->shape->family->softmax_own_dtype ? attention_softmax_own(low, raw, call->query_dtype) : attention_softmax32(tape, raw, call->query_dtype);
     p = ftmem__low_dropout(low, p, low->shape->model->attention_dropout);
-    out = attention_matmul(call, p, call->v, false, single, call->q.n, low->shape->d);
+    out = attention_matmul(call, p, call->v, false, single, attention_out_n(call), low->shape->dv, low->shape->dv);
     low->weights = p; /* returned: the block's forward names it `_` or attn_weights */
     low->has_weights = true;
     return attention_transpose(call, out);
@@ -419,7 +442,7 @@ static ftmem__var attention_eager_t5(attention_call *call)
     attention_swap(tape, &wide, ftmem__unary(tape, FTMEM__OP_SOFTMAX, wide));
     attention_swap(tape, &w, wide);
     w = ftmem__low_dropout(low, w, low->shape->model->attention_dropout);
-    out = attention_matmul(call, w, call->v, false, single && !call->v.joined, call->q.n, low->shape->d);
+    out = attention_matmul(call, w, call->v, false, single && !call->v.joined, attention_out_n(call), low->shape->dv, low->shape->dv);
     if (low->has_weights) attention_name(call, low->weights); /* T5Block: `_` is bound anew when this returns */
     low->weights = w;
     low->has_weights = true;
@@ -439,7 +462,7 @@ static ftmem__var attention_softmax_to(ftmem__tape *tape, ftmem__var scores, int
 static ftmem__var attention_context(attention_call *call, ftmem__var p)
 {
     ftmem__low *low = call->low;
-    ftmem__var out = attention_matmul(call, p, call->v, false, call->groups == 1, call->q.n, low->shape->d);
+    ftmem__var out = attention_matmul(call, p, call->v, false, call->groups == 1, attention_out_n(call), low->shape->dv, low->shape->dv);
     low->weights = p;
     low->has_weights = true;
     return attention_transpose(call, out);
@@ -498,7 +521,7 @@ static ftmem__var attention_eager_bloom(attention_call *call)
     part[1] = &call->k;
     part[2] = &call->v;
     for (i = 0; i < 3 && low->b > 1; i++) attention_swap(tape, part[i], ftmem__unary(tape, FTMEM__OP_CLONE, *part[i]));
-    scores = attention_matmul(call, call->q, call->k, false, false, attention_scores(call), s);
+    scores = attention_matmul(call, call->q, call->k, false, false, attention_scores(call), s, low->shape->d);
     attention_name(call, scores);
     sum = ftmem__binary(tape, FTMEM__OP_ADD, scores, ftmem__constant(low->b * s * s, s, low->shape->stream));
     attention_name(call, sum);
@@ -543,14 +566,14 @@ static ftmem__var attention_math(attention_call *call)
     else if (low->shape->causal && !low->cross) mask.store = ftmem__alloc(tape, FTMEM__OP_MASK, area, s, FTMEM_FP32, tape->birth);
     attention_repeat(call, false);
     k = ftmem__unary(tape, FTMEM__OP_SCALE, call->k);
-    scores = attention_matmul(call, q, k, true, call->groups == 1, n, s);
+    scores = attention_matmul(call, q, k, true, call->groups == 1, n, s, low->shape->d);
     ftmem__drop(tape, q);
     sum = ftmem__binary(tape, FTMEM__OP_ADD, scores, mask);
     ftmem__drop(tape, scores);
     p = ftmem__unary(tape, FTMEM__OP_SOFTMAX, sum);
     ftmem__drop(tape, sum);
     p = ftmem__low_dropout(low, p, low->shape->model->attention_dropout);
-    out = attention_matmul(call, p, call->v, false, call->groups == 1, call->q.n, low->shape->d);
+    out = attention_matmul(call, p, call->v, false, call->groups == 1, attention_out_n(call), low->shape->dv, low->shape->dv);
     ftmem__drop(tape, p);
     ftmem__drop(tape, k);
     ftmem__drop(tape, mask);
@@ -568,7 +591,7 @@ static int32_t attention_kernel(const attention_call *call, int32_t dtype)
     if (job->attention == FTMEM_EAGER || ftmem__low_own_eager(call->low)) return FTMEM_KERNEL_EAGER;
     if (job->attention == FTMEM_FLASH2) return FTMEM_KERNEL_FLASH;
     if (job->attention == FTMEM_SDPA_MATH) return FTMEM_KERNEL_MATH;
-    if (attention_half(dtype) && !mask && job->gpu.sm_arch >= 80 && shape->d <= 256) return FTMEM_KERNEL_FLASH;
+    if (attention_half(dtype) && !mask && job->gpu.sm_arch >= 80 && shape->d <= 256 && shape->dv == shape->d) return FTMEM_KERNEL_FLASH;
     if (!grouped && (dtype != FTMEM_BF16 || job->gpu.sm_arch >= 80)) return FTMEM_KERNEL_EFFICIENT;
     return FTMEM_KERNEL_MATH;
 }

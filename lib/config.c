@@ -40,6 +40,7 @@ typedef struct config_source {
 /* How a value is read. Those with OR_NULL take null as "derive it", and leave 0. */
 typedef enum config_read {
     CONFIG_WIDTH,
+    CONFIG_WIDTH_OR_NULL,
     CONFIG_FFN,
     CONFIG_FFN_OR_NULL,
     CONFIG_FFN_BOTH, /* gate and up together */
@@ -49,8 +50,9 @@ typedef enum config_read {
     CONFIG_HEADS_OR_NULL,
     CONFIG_VOCAB,
     CONFIG_POSITIONS,
-    CONFIG_RATE, /* a dropout */
-    CONFIG_CAP,  /* a soft cap; null: none */
+    CONFIG_GROUPS, /* n_group, where topk_method is group_limited_greedy */
+    CONFIG_RATE,   /* a dropout */
+    CONFIG_CAP,    /* a soft cap; null: none */
     CONFIG_ACTIVATION,
     CONFIG_FLAG,
     CONFIG_VALUE, /* no key: the family is so */
@@ -64,11 +66,12 @@ static const struct {
     int64_t maximum;
     bool or_null;
 } config_limits[] = {
-    [CONFIG_WIDTH] = { 1 << 24, false },           [CONFIG_FFN] = { 1 << 26, false },
-    [CONFIG_FFN_OR_NULL] = { 1 << 26, true },      [CONFIG_FFN_BOTH] = { 1 << 27, false },
-    [CONFIG_LAYERS] = { FTMEM_MAX_LAYERS, false }, [CONFIG_LAYERS_OR_NULL] = { FTMEM_MAX_LAYERS, true },
-    [CONFIG_HEADS] = { 1 << 16, false },           [CONFIG_HEADS_OR_NULL] = { 1 << 16, true },
-    [CONFIG_VOCAB] = { 1 << 30, false },           [CONFIG_POSITIONS] = { INT64_C(1) << 40, false },
+    [CONFIG_WIDTH] = { 1 << 24, false },    [CONFIG_WIDTH_OR_NULL] = { 1 << 24, true },
+    [CONFIG_FFN] = { 1 << 26, false },      [CONFIG_FFN_OR_NULL] = { 1 << 26, true },
+    [CONFIG_FFN_BOTH] = { 1 << 27, false }, [CONFIG_LAYERS] = { FTMEM_MAX_LAYERS, false },
+    [CONFIG_HEADS] = { 1 << 16, false },    [CONFIG_HEADS_OR_NULL] = { 1 << 16, true },
+    [CONFIG_VOCAB] = { 1 << 30, false },    [CONFIG_POSITIONS] = { INT64_C(1) << 40, false },
+    [CONFIG_LAYERS_OR_NULL] = { FTMEM_MAX_LAYERS, true },
 };
 
 typedef struct config_rule {
@@ -89,6 +92,8 @@ enum {
     CONFIG_CYCLES = 64,        /* of so many layers the last one is full, or as layer_types says */
     CONFIG_EXPERTS = 256,      /* blocks have experts */
     CONFIG_SPARSE_STEP = 512,  /* ... every decoder_sparse_step-th, but not those of mlp_only_layers */
+    CONFIG_DENSE_FIRST = 1024, /* ... after the first first_k_dense_replace */
+    CONFIG_LATENT = 2048,      /* latent attention: a head is qk_nope_head_dim + qk_rope_head_dim wide; n_shared_experts are as wide as routed ones */
     CONFIG_CYCLE_KEY = 128     /* sliding_window_pattern says how many */
 };
 
@@ -295,14 +300,23 @@ static ftmem_status config_read_size(const config_source *c, const ftmem_entry *
     return config_whole(c, e, config_limits[read].maximum, config_limits[read].or_null, value);
 }
 
+static ftmem_status config_groups(const config_source *c, const ftmem_entry *method, int64_t *groups)
+{
+    ftmem_entry e = config_lookup(c, "n_group");
+    bool limited = method->type == FTMEM_ENTRY_TEXT && strcmp(method->text, "group_limited_greedy") == 0;
+    *groups = 1;
+    return limited ? config_whole(c, &e, 1 << 10, false, groups) : FTMEM_OK;
+}
+
 static ftmem_status config_apply(const config_source *c, const config_rule *rule, ftmem_model *model)
 {
     char *to = (char *)model + rule->member;
     ftmem_entry e = config_lookup(c, rule->key);
     ftmem_status status = FTMEM_OK;
-    if (rule->read <= CONFIG_POSITIONS) {
+    if (rule->read <= CONFIG_GROUPS) {
         int64_t size = 0;
-        status = config_read_size(c, &e, rule->read, &size);
+        if (rule->read == CONFIG_GROUPS) status = config_groups(c, &e, &size);
+        else status = config_read_size(c, &e, rule->read, &size);
         if (rule->read == CONFIG_FFN_BOTH) size /= 2;
         memcpy(to, &size, sizeof size);
     } else if (rule->read <= CONFIG_CAP) {
@@ -393,8 +407,20 @@ static ftmem_status config_kv_heads(const config_source *c, ftmem_model *model)
                            model->heads, "must be a multiple of it");
 }
 
+/* A head's rotated part is rotary_dim; keys have as many heads as queries. */
+static ftmem_status config_latent_heads(const config_source *c, ftmem_model *model)
+{
+    int64_t plain = 0;
+    ftmem_entry e = config_lookup(c, "qk_nope_head_dim");
+    ftmem_status status = config_whole(c, &e, 1 << 16, false, &plain);
+    model->head_dim = plain + model->rotary_dim;
+    model->kv_heads = model->heads;
+    return status;
+}
+
 static ftmem_status config_heads(const config_source *c, ftmem_model *model)
 {
+    if (config_is(c, CONFIG_LATENT)) return config_latent_heads(c, model);
     /* These classes insist on it even when head_dim is given. */
     bool always = config_is(c, CONFIG_HEADS_DIVIDE);
     if (model->hidden % model->heads != 0 && (always || model->head_dim == 0))
@@ -416,6 +442,7 @@ static ftmem_status config_partly_rotated(const config_source *c, ftmem_model *m
 {
     double factor = 0;
     ftmem_entry e = config_rotary_factor(c);
+    if (e.type == FTMEM_ENTRY_NULL) e.type = FTMEM_ENTRY_INT, e.integer = 1;
     ftmem_status status = config_real(c, &e, 1e-9, 1, "it must be a fraction above 0 and up to 1", &factor);
     if (status != FTMEM_OK) return status;
     model->rotary_dim = (int64_t)((double)model->head_dim * factor); /* rounded down, as in the code */
@@ -423,7 +450,8 @@ static ftmem_status config_partly_rotated(const config_source *c, ftmem_model *m
     return config_fail(c, FTMEM_E_CONFLICT, &e, "that fraction of a head must be an even number of dimensions");
 }
 
-static ftmem_status config_gptj_rotation(const config_source *c, ftmem_model *model)
+/* GPT-J, and MiniMax-M2's older files, say it in dimensions. */
+static ftmem_status config_own_rotation(const config_source *c, ftmem_model *model)
 {
     ftmem_entry e = config_lookup(c, "rotary_dim");
     ftmem_status status = config_whole(c, &e, model->head_dim, true, &model->rotary_dim);
@@ -433,8 +461,8 @@ static ftmem_status config_gptj_rotation(const config_source *c, ftmem_model *mo
 
 static ftmem_status config_rotation(const config_source *c, ftmem_model *model)
 {
-    if (config_is(c, CONFIG_ROTATES_NOT) || model->alibi == FTMEM_ON) return FTMEM_OK;
-    if (c->cls->family == FTMEM_GPTJ) return config_gptj_rotation(c, model);
+    if (config_is(c, CONFIG_ROTATES_NOT | CONFIG_LATENT) || model->alibi == FTMEM_ON) return FTMEM_OK;
+    if (c->cls->family == FTMEM_GPTJ || config_given(c, "rotary_dim")) return config_own_rotation(c, model);
     if (config_is(c, CONFIG_ROTATES_PART)) return config_partly_rotated(c, model);
     model->rotary_dim = model->head_dim;
     return FTMEM_OK;
@@ -655,11 +683,25 @@ static ftmem_status config_sparse_step(const config_source *c, ftmem_model *mode
     return status != FTMEM_OK ? status : config_layer_set(c, "mlp_only_layers", model->layers, dense);
 }
 
+/* modeling_deepseek_v2.py DeepseekV2DecoderLayer, and how many shared experts there are. */
+static ftmem_status config_dense_first(const config_source *c, ftmem_model *model, uint8_t *dense)
+{
+    ftmem_entry e = config_lookup(c, "first_k_dense_replace"), shared = config_lookup(c, "n_shared_experts");
+    int64_t experts = 0;
+    ftmem_status status = config_whole(c, &shared, 1 << 10, true, &experts);
+    model->shared_ffn = experts * model->expert_ffn;
+    if (status != FTMEM_OK) return status;
+    if (e.type != FTMEM_ENTRY_INT || e.integer < 0) return config_fail(c, FTMEM_E_TYPE, &e, "it must be a number of layers");
+    for (int64_t i = 0; i < model->layers; i++) dense[i] = i < e.integer;
+    return FTMEM_OK;
+}
+
 static ftmem_status config_experts(const config_source *c, ftmem_model *model)
 {
     uint8_t dense[FTMEM_MAX_LAYERS] = { 0 };
     ftmem_status status = FTMEM_OK;
     if (!config_is(c, CONFIG_EXPERTS)) return FTMEM_OK;
+    if (config_is(c, CONFIG_DENSE_FIRST)) status = config_dense_first(c, model, dense);
     if (config_is(c, CONFIG_SPARSE_STEP)) status = config_sparse_step(c, model, dense);
     for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++)
         if (!dense[i]) model->layer_kind[i] |= FTMEM__MLP_EXPERTS << 4;
@@ -782,7 +824,7 @@ static ftmem_status config_refuse_type(const config_source *c, const char *type)
     ftmem__put(&text, what ? " is " : " is not known");
     ftmem__put(&text, what ? what : "");
     ftmem__put(&text, what ? ", which is not modelled;" : ";");
-    ftmem__put(&text, " modelled are dense decoders such as llama, mistral, qwen2, qwen3, gemma2, phi3, gpt2 and falcon.");
+    ftmem__put(&text, " modelled are decoders such as llama, qwen3, gemma2, phi3, gpt2, falcon, mixtral and deepseek_v3.");
     return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, "model_type", type, message);
 }
 

@@ -42,10 +42,18 @@ static ftmem__var experts_router_weight(ftmem__low *low, ftmem__var w)
     return y;
 }
 
-/* top_value /= top_value.sum(dim=-1, keepdim=True): in place, so that the graph keeps a copy of what it was. */
-static ftmem__var experts_normalized(ftmem__tape *tape, ftmem__var weights)
+static void experts_replace(ftmem__tape *tape, ftmem__var *place, ftmem__var value)
+{
+    ftmem__drop(tape, *place);
+    *place = value;
+}
+
+/* weights /= weights.sum(dim=-1, keepdim=True), to which a little may be added: in place, so that the graph keeps a copy of
+   what they were. */
+static ftmem__var experts_normalized(ftmem__tape *tape, ftmem__var weights, bool shifted)
 {
     ftmem__var sum = ftmem__apply(tape, FTMEM__OP_SUM, &weights, 1, weights.n / weights.cols, 1, weights.dtype), in[2], y;
+    if (shifted) experts_replace(tape, &sum, ftmem__unary(tape, FTMEM__OP_SHIFT, sum));
     in[0] = weights;
     in[1] = sum;
     y = ftmem__apply(tape, FTMEM__OP_DIV_IN_PLACE, in, 2, weights.n, weights.cols, weights.dtype);
@@ -57,39 +65,92 @@ static ftmem__var experts_normalized(ftmem__tape *tape, ftmem__var weights)
 }
 
 /* softmax(logits, dtype=float) takes fp16 as it is and makes a copy of bf16; logits.float() makes one of both. */
-static ftmem__var experts_probabilities(ftmem__low *low, ftmem__var logits, bool cast)
+static ftmem__var experts_probabilities(ftmem__low *low, ftmem__var logits, bool inside)
 {
     ftmem__tape *tape = low->tape;
-    ftmem__var wide = !cast && logits.dtype == FTMEM_FP16 ? ftmem__keep(tape, logits) : ftmem__cast(tape, logits, FTMEM_FP32), y;
+    ftmem__var wide = inside && logits.dtype == FTMEM_FP16 ? ftmem__keep(tape, logits) : ftmem__cast(tape, logits, FTMEM_FP32), y;
     y = ftmem__apply(tape, FTMEM__OP_SOFTMAX, &wide, 1, logits.n, logits.cols, FTMEM_FP32);
     ftmem__drop(tape, wide);
     return y;
 }
 
-/* modeling_mixtral.py MixtralTopKRouter, modeling_qwen3_moe.py Qwen3MoeTopKRouter. */
+static ftmem__var experts_logits(ftmem__low *low, ftmem__var x)
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__tape *tape = low->tape;
+    int32_t dtype = shape->family->router_fp32 ? FTMEM_FP32 : shape->dtype;
+    int64_t e = shape->model->experts;
+    ftmem__var w = ftmem__low_parameter_of(low, FTMEM_ROLE_ROUTER, e * shape->h, shape->h, dtype), wide, y;
+    w = experts_router_weight(low, w);
+    wide = ftmem__cast(tape, x, shape->family->router_fp32 ? FTMEM_FP32 : x.dtype);
+    y = ftmem__low_plain_linear(low, wide, w, NULL, e);
+    ftmem__drop(tape, wide);
+    ftmem__drop(tape, w);
+    return y;
+}
+
+/* values, index = topk(scores), or index found otherwise and values gathered. */
+static ftmem__var experts_pick(ftmem__low *low, ftmem__var scores, ftmem__var *index)
+{
+    int64_t k = low->shape->model->experts_per_token, n = low->tokens * k;
+    ftmem__var y = ftmem__apply(low->tape, FTMEM__OP_TOPK, &scores, 1, n, k, scores.dtype);
+    *index = experts_table(low, n, FTMEM_INT64);
+    ftmem__save_var(low->tape, y, *index);
+    return y;
+}
+
+/* modeling_mixtral.py MixtralTopKRouter, modeling_qwen3_moe.py Qwen3MoeTopKRouter, modeling_deepseek_v2.py DeepseekV2TopkRouter. */
+static void experts_route_softmax(ftmem__low *low, experts_choice *c)
+{
+    ftmem__tape *tape = low->tape;
+    int32_t router = low->shape->family->router;
+    ftmem__var probabilities = experts_probabilities(low, c->logits, router != FTMEM__ROUTER_SOFTMAX);
+    c->weights = experts_pick(low, probabilities, &c->index);
+    if (low->shape->model->router_norm == FTMEM_ON) c->weights = experts_normalized(tape, c->weights, false);
+    if (router == FTMEM__ROUTER_SOFTMAX_CAST) experts_replace(tape, &c->weights, ftmem__cast(tape, c->weights, c->logits.dtype));
+    if (router == FTMEM__ROUTER_SOFTMAX_SCALED) experts_replace(tape, &c->weights, ftmem__unary(tape, FTMEM__OP_SCALE, c->weights));
+    ftmem__drop(tape, probabilities);
+}
+
+/* What the choice of groups leaves in names until the router returns: the two best of each group, the groups' sums, the
+   chosen groups, their mask, and the mask over experts. */
+static int32_t experts_choose_groups(ftmem__low *low, ftmem__var *names)
+{
+    int64_t groups = low->tokens * low->shape->model->router_groups, all = low->tokens * low->shape->model->experts;
+    int32_t count = 0;
+    names[count++] = experts_table(low, 2 * groups, FTMEM_INT64);
+    names[count++] = experts_table(low, groups, FTMEM_FP32);
+    names[count++] = experts_table(low, groups, FTMEM_FP32);
+    if (low->shape->model->router_groups > 1) names[count++] = experts_table(low, all, FTMEM_FP32);
+    names[count++] = experts_table(low, all, FTMEM_BOOL);
+    names[count++] = experts_table(low, all, FTMEM_FP32);
+    return count;
+}
+
+/* modeling_deepseek_v3.py DeepseekV3TopkRouter, modeling_minimax_m2.py MiniMaxM2TopKRouter. */
+static void experts_route_sigmoid(ftmem__low *low, experts_choice *c)
+{
+    ftmem__tape *tape = low->tape;
+    bool grouped = low->shape->family->router == FTMEM__ROUTER_SIGMOID_GROUPED;
+    ftmem__var names[8], wide = ftmem__cast(tape, c->logits, FTMEM_FP32), scores = ftmem__unary(tape, FTMEM__OP_SIGMOID, wide);
+    int32_t count = 0;
+    ftmem__drop(tape, wide);
+    names[count++] = experts_table(low, scores.n, FTMEM_FP32); /* with the bias */
+    if (grouped) count += experts_choose_groups(low, names + count);
+    c->weights = experts_pick(low, scores, &c->index);
+    if (low->shape->model->router_norm == FTMEM_ON) c->weights = experts_normalized(tape, c->weights, grouped);
+    if (grouped) experts_replace(tape, &c->weights, ftmem__unary(tape, FTMEM__OP_SCALE, c->weights));
+    while (count > 0) ftmem__drop(tape, names[--count]);
+    ftmem__drop(tape, scores);
+}
+
 static experts_choice experts_route(ftmem__low *low, ftmem__var x)
 {
-    const ftmem_model *model = low->shape->model;
-    ftmem__tape *tape = low->tape;
-    bool cast = low->shape->family->router == FTMEM__ROUTER_SOFTMAX_CAST;
-    int64_t e = model->experts, k = model->experts_per_token;
-    ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_ROUTER, e * low->shape->h, low->shape->h, low->trained), probabilities, narrow;
-    experts_choice choice;
-    w = experts_router_weight(low, w);
-    choice.logits = ftmem__low_plain_linear(low, x, w, NULL, e);
-    probabilities = experts_probabilities(low, choice.logits, !cast);
-    choice.weights = ftmem__apply(tape, FTMEM__OP_TOPK, &probabilities, 1, low->tokens * k, k, FTMEM_FP32);
-    choice.index = experts_table(low, low->tokens * k, FTMEM_INT64);
-    ftmem__save_var(tape, choice.weights, choice.index);
-    if (model->router_norm == FTMEM_ON) choice.weights = experts_normalized(tape, choice.weights);
-    if (cast) {
-        narrow = ftmem__cast(tape, choice.weights, choice.logits.dtype);
-        ftmem__drop(tape, choice.weights);
-        choice.weights = narrow;
-    }
-    ftmem__drop(tape, probabilities);
-    ftmem__drop(tape, w);
-    return choice;
+    experts_choice c;
+    c.logits = experts_logits(low, x);
+    if (low->shape->family->router >= FTMEM__ROUTER_SIGMOID) experts_route_sigmoid(low, &c);
+    else experts_route_softmax(low, &c);
+    return c;
 }
 
 /* ------------------------------------------------------------------------------------------------------ experts */
@@ -113,6 +174,7 @@ static bool experts_grouped(const ftmem_job *job)
 
 typedef struct experts_weight { /* of all experts: as stored, or with what an adapter adds */
     ftmem__var base, left, right;
+    ftmem__var made; /* the weight in use, cached until the experts' forward returns */
     int64_t rank;
     bool adapted;
 } experts_weight;
@@ -152,6 +214,7 @@ static void experts_adapt(ftmem__low *low, experts_weight *w, int32_t role, int6
 
 static void experts_undeclare(ftmem__low *low, const experts_weight *w)
 {
+    ftmem__drop(low->tape, w->made);
     if (!w->adapted) return;
     ftmem__drop(low->tape, w->left);
     ftmem__drop(low->tape, w->right);
@@ -191,16 +254,14 @@ static ftmem__var experts_gated(ftmem__low *low, ftmem__var both)
     return product;
 }
 
-static ftmem__var experts_mlp(ftmem__low *low, ftmem__var x, ftmem__var offsets, const experts_weight weights[2])
+static ftmem__var experts_mlp(ftmem__low *low, ftmem__var x, ftmem__var offsets, experts_weight weights[2])
 {
-    ftmem__tape *tape = low->tape;
-    ftmem__var wide = experts_weight_now(low, &weights[0]), narrow, product, y;
-    product = experts_gated(low, experts_linear(low, wide, x, 2 * low->shape->model->expert_ffn, offsets));
-    narrow = experts_weight_now(low, &weights[1]);
-    y = experts_linear(low, narrow, product, low->shape->h, offsets);
-    ftmem__drop(tape, product);
-    ftmem__drop(tape, wide);
-    ftmem__drop(tape, narrow);
+    ftmem__var product, y;
+    weights[0].made = experts_weight_now(low, &weights[0]);
+    product = experts_gated(low, experts_linear(low, weights[0].made, x, 2 * low->shape->model->expert_ffn, offsets));
+    weights[1].made = experts_weight_now(low, &weights[1]);
+    y = experts_linear(low, weights[1].made, product, low->shape->h, offsets);
+    ftmem__drop(low->tape, product);
     return y;
 }
 
@@ -256,10 +317,22 @@ static ftmem__var experts_forward(ftmem__low *low, ftmem__var x, const experts_c
     return result;
 }
 
+/* What every token passes, added to what its experts made (modeling_deepseek_v2.py DeepseekV2Moe): takes over y. */
+static ftmem__var experts_shared(ftmem__low *low, ftmem__var x, ftmem__var y)
+{
+    ftmem__var shared, sum;
+    if (low->shape->model->shared_ffn == 0) return y;
+    shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
+    sum = ftmem__binary(low->tape, FTMEM__OP_ADD, y, shared);
+    ftmem__drop(low->tape, shared);
+    ftmem__drop(low->tape, y);
+    return sum;
+}
+
 ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x)
 {
     experts_choice choice = experts_route(low, x);
-    ftmem__var y = experts_forward(low, x, &choice);
+    ftmem__var y = experts_shared(low, x, experts_forward(low, x, &choice));
     ftmem__drop(low->tape, choice.logits);
     ftmem__drop(low->tape, choice.weights);
     ftmem__drop(low->tape, choice.index);

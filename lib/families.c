@@ -53,9 +53,12 @@ STEPS(families_two_norms, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, 
     .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
 #define QWEN3_PARTS .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, \
     .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
-/* the experts' names are those of their 3-D parameters */
-#define MOE_MODULES(router) {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
-    router, "experts.gate_up_proj", "experts.down_proj", NULL}
+/* peft/utils/transformers_weight_conversion.py: in these families gate_proj, up_proj and down_proj (w1, w3 and w2) mean the
+   experts' parameters, in dense blocks and shared experts nothing. */
+#define MOE_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
+    "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL}
+#define LATENT_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
+    "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}
 #define GPT_LIKE .block = families_gpt2, .dropout_inside = true, GPT_PARTS
 #define GPT_PARTS .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .tied = ON, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, \
     .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
@@ -183,10 +186,20 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_ORION] = {.model_type = "orion", .remote_code = true, .block = families_sequential, .norm = FTMEM__LAYER, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF,
         .mlp_bias = OFF, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_MINICPM] = {.model_type = "minicpm", LLAMA_LIKE, .remote_code = true, .embed_scale = true, .scale_outside = true, .scale_before_head = true},
-    [FTMEM_MIXTRAL] = {.model_type = "mixtral", LLAMA_PARTS, .qkv_bias = OFF, .router = FTMEM__ROUTER_SOFTMAX, .router_norm = ON, .modules = MOE_MODULES("mlp.gate"),
+    [FTMEM_MIXTRAL] = {.model_type = "mixtral", LLAMA_PARTS, .qkv_bias = OFF, .router = FTMEM__ROUTER_SOFTMAX, .experts_as = FTMEM__EXPERTS_AS_W, .router_norm = ON, .modules = MOE_MODULES,
         .default_targets = R(Q) | R(V)},
-    [FTMEM_QWEN3_MOE] = {.model_type = "qwen3_moe", QWEN3_PARTS, .norm_each = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF, .modules = MOE_MODULES("mlp.gate"),
+    [FTMEM_QWEN3_MOE] = {.model_type = "qwen3_moe", QWEN3_PARTS, .norm_each = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_norm = OFF, .modules = MOE_MODULES,
         .default_targets = R(Q) | R(V)},
+    [FTMEM_DEEPSEEK_V2] = {.model_type = "deepseek_v2", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_COMPLEX, .router = FTMEM__ROUTER_SOFTMAX_SCALED, .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true,
+        .modules = LATENT_MODULES, .default_targets = R(Q) | R(KV_UP)},
+    [FTMEM_DEEPSEEK_V3] = {.model_type = "deepseek_v3", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON,
+        .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .modules = LATENT_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
+    [FTMEM_GLM4_MOE] = {.model_type = "glm4_moe", QWEN3_PARTS, .turn = FTMEM__TURN_JOINED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .experts_as = FTMEM__EXPERTS_AS_PROJ,
+        .router_fp32 = true, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_MINIMAX_M2] = {.model_type = "minimax_m2", QWEN3_PARTS, .qk_norm_kind = FTMEM__QK_WHOLE, .norm_each = true, .views_last = true, .turn = FTMEM__TURN_JOINED, .router = FTMEM__ROUTER_SIGMOID, .router_norm = ON,
+        .experts_as = FTMEM__EXPERTS_AS_W, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_OLMOE] = {.model_type = "olmoe", QWEN3_PARTS, .qk_norm_kind = FTMEM__QK_WHOLE, .norm_each = true, .views_last = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF,
+        .experts_as = FTMEM__EXPERTS_AS_PROJ, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
 };
 
 /* clang-format on */
@@ -234,6 +247,7 @@ void ftmem__model_defaults(ftmem_model *model)
     families_int(&model->kv_heads, model->heads);
     families_int(&model->head_dim, model->heads > 0 ? model->hidden / model->heads : 0);
     families_int(&model->rotary_dim, model->head_dim);
+    families_int(&model->value_dim, model->head_dim);
     if (row->mlp == FTMEM__PLAIN) families_int(&model->ffn, 4 * model->hidden);
     if (model->experts > 0) families_int(&model->expert_ffn, model->ffn);
     families_int(&model->position_rows, row->positions == FTMEM__LEARNED ? model->max_positions : 0);
@@ -255,6 +269,7 @@ void ftmem__model_encoder(const ftmem_model *model, ftmem_model *encoder)
     encoder->ffn = model->encoder_ffn;
     encoder->heads = encoder->kv_heads = model->encoder_heads;
     encoder->head_dim = model->encoder_heads == model->heads ? model->head_dim : model->encoder_hidden / model->encoder_heads;
+    encoder->value_dim = encoder->head_dim;
     encoder->position_rows = model->encoder_positions;
     memset(encoder->layer_kind, 0, sizeof encoder->layer_kind);
 }

@@ -53,12 +53,25 @@ enum {
 }; /* eager attention: transformers' usual one, or the model's own */
 /* Rotation: the whole head; a slice of it, joined with the rest in apply_rotary_pos_emb, or in the attention's own frame; PAIRS: the
    latter over neighbours, before heads come first, with tables widened in each call. */
-enum { FTMEM__TURN_WHOLE, FTMEM__TURN_JOINED, FTMEM__TURN_APART, FTMEM__TURN_PAIRS, FTMEM__TURN_JOINED_LATE };
+/* Latent attention rotates pairs as complex numbers (modeling_deepseek_v2.py), or pairs taken apart (modeling_deepseek_v3.py). */
+enum { FTMEM__TURN_WHOLE, FTMEM__TURN_JOINED, FTMEM__TURN_APART, FTMEM__TURN_PAIRS, FTMEM__TURN_JOINED_LATE, FTMEM__TURN_COMPLEX, FTMEM__TURN_INTERLEAVED };
 enum { FTMEM__TABLES_CAST, FTMEM__TABLES_FP32, FTMEM__TABLES_CAST_QK_FP32 }; /* cos and sin in the stream's dtype or fp32; q and k widened before */
 enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS };         /* where q/k norms work; a weight for each head */
 
-/* Routers: scores in fp32 by softmax, then the best; cast to the logits' dtype, or not; the best, then softmax. */
-enum { FTMEM__ROUTER_NONE, FTMEM__ROUTER_SOFTMAX, FTMEM__ROUTER_SOFTMAX_CAST };
+/* Routers: scores by softmax in fp32, then the best; CAST to the logits' dtype; SCALED by a constant. SIGMOID: the best by
+   score and a bias, their scores gathered; GROUPED: from the best groups, and scaled. */
+enum {
+    FTMEM__ROUTER_NONE,
+    FTMEM__ROUTER_SOFTMAX,
+    FTMEM__ROUTER_SOFTMAX_CAST,
+    FTMEM__ROUTER_SOFTMAX_SCALED,
+    FTMEM__ROUTER_SIGMOID,
+    FTMEM__ROUTER_SIGMOID_GROUPED
+};
+
+/* What PEFT calls the experts: nothing else than the parameters' names, which "all-linear" leaves alone; gate_proj, up_proj and
+   down_proj; w1, w3 and w2. */
+enum { FTMEM__EXPERTS_AS_PARAMETERS, FTMEM__EXPERTS_AS_PROJ, FTMEM__EXPERTS_AS_W };
 
 static inline bool ftmem__is_linear(int32_t role) /* a matrix of a block that LoRA can adapt */
 {
@@ -82,10 +95,11 @@ typedef struct ftmem__family {
     const struct ftmem__family *encoder;                    /* the stack before this one; NULL: none */
     const struct ftmem__family *gated_form;                 /* the same with a gated MLP, where models come in both forms */
     const uint8_t *block, *parallel_block, *two_norm_block; /* FTMEM__END-terminated */
-    uint8_t router;
+    uint8_t router, experts_as;
     uint8_t norm, positions, mlp, qkv, qk_norm_kind, activation, turn, tables, eager;
     /* class defaults of the model's switches: FTMEM_ON or FTMEM_OFF */
     uint8_t tied, qkv_bias, o_bias, mlp_bias, norm_bias, qk_norm, parallel, two_norms, head_bias, router_norm;
+    bool router_fp32;                    /* the router's weight stays in fp32, and its input is widened */
     bool embed_scale;                    /* the embedding is multiplied (Gemma; Granite where `scaled`) */
     bool logit_scale;                    /* the logits are, where `scaled` */
     bool norm_each;                      /* queries are normalised before keys are projected (modeling_qwen3.py, modeling_olmo2.py) */
@@ -123,6 +137,7 @@ typedef struct ftmem__family {
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */
 } ftmem__family;
 
+uint32_t ftmem__family_targets(const ftmem__family *family);                               /* roles that "all-linear" means */
 const ftmem__family *ftmem__family_of(const ftmem_model *model);                           /* model->family 0: llama */
 const uint8_t *ftmem__family_block(const ftmem__family *family, const ftmem_model *model); /* NULL: the family has no block of this form */
 void ftmem__model_defaults(ftmem_model *model);                                            /* fills what is 0 */

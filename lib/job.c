@@ -295,6 +295,7 @@ static ftmem_status job_check_quantisation(const ftmem__case *c, ftmem_error *er
 static uint32_t job_matching_targets(const ftmem__family *family, uint32_t targets)
 {
     uint32_t matching = 0;
+    if (targets == FTMEM_ROLES_ALL_LINEAR) return ftmem__family_targets(family);
     for (int32_t role = 0; role < FTMEM_ROLE_END; ++role)
         if (family->modules[role]) matching |= targets & (uint32_t)1 << role;
     return matching;

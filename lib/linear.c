@@ -47,6 +47,11 @@ ftmem__var ftmem__low_parameter(ftmem__low *low, int32_t role, int64_t n, int64_
     return linear_parameter(low, role, n, cols < n ? n / cols : 0, low->shape->dtype, trained, true);
 }
 
+ftmem__var ftmem__low_parameter_of(ftmem__low *low, int32_t role, int64_t n, int64_t cols, int32_t dtype)
+{
+    return linear_parameter(low, role, n, cols < n ? n / cols : 0, dtype, low->trained, true);
+}
+
 ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t cols)
 {
     return linear_parameter(low, role, n, n / cols, low->shape->dtype, true, false);

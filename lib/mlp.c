@@ -76,10 +76,10 @@ ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x)
 }
 
 /* down(act(gate(x)) * up(x)) */
-static ftmem__var mlp_gated(ftmem__low *low, ftmem__var x, bool bias)
+ftmem__var ftmem__low_gated(ftmem__low *low, ftmem__var x, int64_t f)
 {
     ftmem__tape *tape = low->tape;
-    int64_t f = low->shape->f;
+    bool bias = low->shape->model->mlp_bias == FTMEM_ON;
     ftmem__var act = ftmem__low_activation(low, ftmem__low_linear(low, FTMEM_ROLE_GATE, x, f, bias)), up, product, y;
     up = ftmem__low_linear(low, FTMEM_ROLE_UP, x, f, bias);
     product = ftmem__binary(tape, FTMEM__OP_MUL, act, up);
@@ -176,7 +176,7 @@ ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x)
     ftmem__var y;
     low->tape->part = FTMEM__PART_MLP;
     if (low->mlp == FTMEM__MLP_EXPERTS) return ftmem__low_experts(low, x);
-    if (low->shape->family->mlp == FTMEM__GATED) y = mlp_gated(low, x, bias);
+    if (low->shape->family->mlp == FTMEM__GATED) y = ftmem__low_gated(low, x, low->shape->f);
     else if (low->shape->family->mlp == FTMEM__GATED_T5) y = mlp_gated_t5(low, x, bias);
     else if (low->shape->family->mlp == FTMEM__PLAIN_NAMED) y = mlp_plain_named(low, x, bias);
     else if (low->shape->family->mlp == FTMEM__GATED_FUSED) y = mlp_gated_fused(low, x, bias);

@@ -101,6 +101,15 @@ static int64_t optimizer_fed(const ftmem__shape *shape, int64_t rows)
 }
 
 /* What the process holds before the first step besides weights: rotation frequencies (twice), token ids, labels, mask. */
+/* e_score_correction_bias (modeling_deepseek_v3.py): an fp32 buffer of each router that scores by sigmoid. */
+static int64_t optimizer_router_bias(const ftmem__shape *shape)
+{
+    int64_t layers = 0, i;
+    if (shape->family->router < FTMEM__ROUTER_SIGMOID) return 0;
+    for (i = 0; i < shape->model->layers; i++) layers += ftmem__layer_mlp(shape->model->layer_kind[i]) == FTMEM__MLP_EXPERTS;
+    return layers * ftmem__round512(4 * shape->model->experts);
+}
+
 static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
 {
     const ftmem__shape *shape = &walk->shape;
@@ -109,6 +118,7 @@ static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
     t->buffer_bytes = rope ? 2 * ftmem__round512(shape->rotary / 2 * 4) : 0;
     if (shape->family->logits_buffer) t->buffer_bytes += ftmem__round512(ftmem__bytes(shape->compute, shape->vocab));
     if (shape->family->mask_buffer) t->buffer_bytes += ftmem__round512(shape->model->position_rows * shape->model->position_rows);
+    t->buffer_bytes += optimizer_router_bias(shape);
     t->batch_bytes = ftmem__round512(8 * shape->tokens) + optimizer_fed(walk->stack[0].shape, job->micro_batch); /* labels; what the first stack is fed */
     t->eval_batch_bytes = ftmem__round512(8 * job->eval_batch * shape->s) + optimizer_fed(walk->stack[0].shape, job->eval_batch);
     t->workspace_bytes = job->cublas_workspace == FTMEM_OFF ? 0 : job->gpu.sm_arch >= 90 ? (int64_t)32 << 20 : 8519680; /* truth: 8.125 MiB, 32 on sm90 */

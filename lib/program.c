@@ -241,18 +241,25 @@ static const ftmem__var *program_bias(ftmem__low *low, int64_t keys, int32_t que
     return bias;
 }
 
+static void program_queries(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ftmem__var *locals, int32_t *count)
+{
+    const ftmem__shape *shape = low->shape;
+    program_project(low, x, qkv, locals, count);
+    if (shape->model->qk_norm == FTMEM_ON && !shape->family->norm_each) {
+        qkv[0] = ftmem__low_qk_norm(low, qkv[0]);
+        qkv[1] = ftmem__low_qk_norm(low, qkv[1]);
+    }
+    program_rotate(low, qkv, locals, count);
+}
+
 static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
 {
     const ftmem__shape *shape = low->shape;
     ftmem__var qkv[3], locals[12], out, y;
     int32_t count = 0;
     low->tape->part = FTMEM__PART_ATTENTION;
-    program_project(low, x, qkv, locals, &count);
-    if (shape->model->qk_norm == FTMEM_ON && !shape->family->norm_each) {
-        qkv[0] = ftmem__low_qk_norm(low, qkv[0]);
-        qkv[1] = ftmem__low_qk_norm(low, qkv[1]);
-    }
-    program_rotate(low, qkv, locals, &count);
+    if (shape->model->kv_rank > 0) ftmem__low_latent(low, x, qkv, locals, &count);
+    else program_queries(low, x, qkv, locals, &count);
     program_cache(low, qkv + 1);
     low->bias = program_bias(low, qkv[1].n / (low->b * shape->kv), qkv[0].dtype);
     out = ftmem__low_attend(low, qkv, locals, &count); /* q, k, v stay this frame's */
@@ -517,8 +524,9 @@ static ftmem__var program_features(ftmem__low *low, ftmem__prologue *p)
 static void program_positions(ftmem__low *low, ftmem__prologue *p)
 {
     const ftmem__shape *shape = low->shape;
-    int32_t dtype = shape->family->tables == FTMEM__TABLES_FP32 ? FTMEM_FP32 : shape->stream;
-    int64_t n = shape->s * shape->rotary;
+    bool complex_pairs = shape->family->turn == FTMEM__TURN_COMPLEX; /* one complex table: two halves of it here */
+    int32_t dtype = shape->family->tables == FTMEM__TABLES_FP32 || complex_pairs ? FTMEM_FP32 : shape->stream;
+    int64_t n = shape->s * shape->rotary / (complex_pairs ? 2 : 1);
     if (shape->family->positions <= FTMEM__ROPE_INTERLEAVED) /* modeling_llama.py LlamaModel: position_ids is an argument of every block */
         program_argument(p, program_table(low, shape->s, 0, FTMEM_INT64, FTMEM__OP_TABLE));
     if (shape->family->turn == FTMEM__TURN_PAIRS) { /* modeling_gptj.py: sin and cos are halves of one tensor, which no rotation keeps */

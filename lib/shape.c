@@ -98,6 +98,7 @@ static ftmem_status shape_check(const ftmem__shape *shape, ftmem_error *error)
     int64_t widest = shape->vocab, h = shape->h;
     if (shape->f * 2 > widest) widest = shape->f * 2;
     if (shape->q + 2 * shape->kv > widest) widest = shape->q + 2 * shape->kv;
+    if (shape->heads * (shape->d + shape->dv) > widest) widest = shape->heads * (shape->d + shape->dv);
     if (ftmem__mul(&c, tokens, widest) > limit || ftmem__mul(&c, widest, h) > limit || scores > limit || ftmem__mul(&c, tokens, h) > limit) c.overflow = true;
     if (ftmem__mul(&c, shape->model->position_rows, h) > limit || ftmem__mul(&c, shape->model->position_rows, shape->model->position_rows) > limit)
         c.overflow = true;
@@ -138,6 +139,7 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     shape->heads = m->heads;
     shape->kv_heads = m->kv_heads;
     shape->d = m->head_dim;
+    shape->dv = m->value_dim;
     shape->rotary = m->rotary_dim;
     shape_training(shape);
     shape_dtypes(shape);

@@ -4,7 +4,7 @@
 
 enum { TAPE_ALLOC, TAPE_VIEW };
 enum { TAPE_NOTHING, TAPE_INPUT, TAPE_INPUTS, TAPE_OUTPUT, TAPE_CROSS, TAPE_ATTRIBUTE };
-enum { TAPE_PASS, TAPE_MAP, TAPE_SPREAD, TAPE_MATMUL, TAPE_CONV, TAPE_SPLIT, TAPE_SOFTMAX, TAPE_MINUS, TAPE_SAVED };
+enum { TAPE_PASS, TAPE_MAP, TAPE_SPREAD, TAPE_MATMUL, TAPE_CONV, TAPE_SPLIT, TAPE_SOFTMAX, TAPE_MINUS, TAPE_SAVED, TAPE_COPY };
 
 typedef struct tape_row {
     uint8_t forward, saves, backward, temporaries;
@@ -244,7 +244,7 @@ static void tape_save_by_row(ftmem__tape *tape, ftmem__node *node, const ftmem__
 static bool tape_ends_before(const ftmem__tape *tape, ftmem__op op)
 {
     uint8_t saves = tape_rows[op].saves;
-    return tape->nodes == tape->stop_after && (saves == TAPE_INPUT || saves == TAPE_CROSS) && op != FTMEM__OP_LAYER_NORM;
+    return tape->nodes == tape->stop_after && (saves == TAPE_INPUT || saves == TAPE_CROSS || op == FTMEM__OP_INDEX) && op != FTMEM__OP_LAYER_NORM;
 }
 
 /* Records an operation whose result is `store`; returns its node. */
@@ -456,7 +456,6 @@ static bool tape_needs(const ftmem__node *node, int32_t k)
     return node->in[k].grad;
 }
 
-/* Views of the gradient as CAT hands them out need no sum; ADD's do when an operand was broadcast. */
 static void tape_pass(ftmem__tape *tape, const ftmem__node *node, int16_t arrived, int16_t result[3])
 {
     int32_t k;
@@ -464,7 +463,6 @@ static void tape_pass(ftmem__tape *tape, const ftmem__node *node, int16_t arrive
         if (!tape_needs(node, k)) continue;
         ftmem__hold(tape, arrived);
         result[k] = arrived;
-        if (node->op != FTMEM__OP_CAT && node->op != FTMEM__OP_CLONE) result[k] = tape_fit(tape, node, k, arrived, node->out_n, node->out_dtype);
     }
 }
 
@@ -476,7 +474,6 @@ static void tape_minus(ftmem__tape *tape, const ftmem__node *node, int16_t arriv
     }
     if (!tape_needs(node, 1)) return;
     result[1] = ftmem__alloc(tape, FTMEM__OP_NEG, node->out_n, node->in[0].cols, node->out_dtype, tape->birth);
-    result[1] = tape_fit(tape, node, 1, result[1], node->out_n, node->out_dtype);
 }
 
 static void tape_map(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
@@ -488,8 +485,6 @@ static void tape_map(ftmem__tape *tape, const ftmem__node *node, int16_t result[
     for (k = 0; k < node->inputs; k++)
         if (tape_needs(node, k)) result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->out_n, cols, node->out_dtype, tape->birth);
     for (t = 0; t < temporaries; t++) ftmem__release(tape, temporary[t]);
-    for (k = 0; k < node->inputs; k++)
-        if (tape_needs(node, k)) result[k] = tape_fit(tape, node, k, result[k], node->out_n, node->out_dtype);
 }
 
 static void tape_spread_fourth(ftmem__tape *tape, const ftmem__node *node)
@@ -537,8 +532,6 @@ static void tape_matmul(ftmem__tape *tape, const ftmem__node *node, int16_t resu
         result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in[k].n, node->in[k].cols, node->out_dtype, tape->birth);
         if (k < 2) tape->flops += node->flops;
     }
-    for (i = 0; i < node->inputs; i++)
-        if (tape_needs(node, i)) result[i] = tape_fit(tape, node, i, result[i], node->in[i].n, node->out_dtype);
 }
 
 /* convolution_backward: the input's gradient, the weight's, the bias's; no cuBLAS. */
@@ -569,6 +562,21 @@ static void tape_softmax(ftmem__tape *tape, const ftmem__node *node, int16_t res
     ftmem__release(tape, product);
 }
 
+static void tape_copy(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+{
+    const ftmem__var *base = &node->in[0], *part = &node->in[1];
+    int16_t zeros;
+    result[0] = ftmem__alloc(tape, FTMEM__OP_COPY_SLICE, base->n, base->cols, node->out_dtype, tape->birth);
+    if (tape_needs(node, 1)) result[1] = ftmem__alloc(tape, FTMEM__OP_COPY_SLICE, part->n, part->cols, node->out_dtype, tape->birth);
+    if (!tape_needs(node, 0)) {
+        ftmem__release(tape, result[0]);
+        result[0] = -1;
+        return;
+    }
+    zeros = ftmem__alloc(tape, FTMEM__OP_COPY_SLICE, part->n, part->cols, node->out_dtype, tape->birth);
+    ftmem__release(tape, zeros);
+}
+
 static void tape_saved(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     int32_t k;
@@ -587,11 +595,28 @@ static void tape_gradients(ftmem__tape *tape, const ftmem__node *node, int16_t r
     case TAPE_CONV: tape_convolution(tape, node, result); break;
     case TAPE_MATMUL: tape_matmul(tape, node, result); break;
     case TAPE_SAVED: tape_saved(tape, node, result); break;
+    case TAPE_COPY: tape_copy(tape, node, result); break;
     case TAPE_MINUS: tape_minus(tape, node, node->grad[0], result); break;
     case TAPE_SPLIT: tape_join(tape, node, result); break;
     case TAPE_SOFTMAX: tape_softmax(tape, node, result); break;
     default: tape_spread(tape, node, result); break;
     }
+}
+
+/* Views of the gradient as CAT hands them out need no sum; ADD's do when an operand was broadcast. */
+static void tape_fit_all(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+{
+    uint8_t kind = tape_rows[node->op].backward;
+    int32_t k;
+    if ((kind != TAPE_PASS && kind != TAPE_MAP && kind != TAPE_MINUS && kind != TAPE_MATMUL) || node->op == FTMEM__OP_CAT || node->op == FTMEM__OP_CLONE)
+        return;
+    for (k = 0; k < node->inputs; k++)
+        if (result[k] >= 0) result[k] = tape_fit(tape, node, k, result[k], kind == TAPE_MATMUL ? node->in[k].n : node->out_n, node->out_dtype);
+}
+
+static void tape_forget(ftmem__tape *tape, ftmem__node *node)
+{
+    while (node->held > 0) ftmem__release(tape, node->save[--node->held]);
 }
 
 static bool tape_reached(const ftmem__node *node)
@@ -602,7 +627,9 @@ static bool tape_reached(const ftmem__node *node)
     return node->grad[0] >= 0;
 }
 
-/* One node: its results exist beside its gradient and all it saved; then those go, then the results are handed on. */
+/* One node: its results exist beside its gradient and all it saved; then those go, then the results are handed on. What a
+   checkpoint made again is let go as soon as the formula has used it (torch/utils/checkpoint.py unpack_hook pops it), before
+   results are summed and cast. */
 static void tape_step(ftmem__tape *tape, ftmem__node *node)
 {
     int16_t result[3] = { -1, -1, -1 };
@@ -610,8 +637,10 @@ static void tape_step(ftmem__tape *tape, ftmem__node *node)
     bool reached = tape_reached(node);
     tape->part = node->part;
     if (reached) tape_gradients(tape, node, result);
+    if (tape->replay) tape_forget(tape, node);
+    tape_fit_all(tape, node, result);
     for (k = 0; k < node->outs && reached; k++) ftmem__release(tape, node->grad[k]);
-    for (k = 0; k < node->held; k++) ftmem__release(tape, node->save[k]);
+    tape_forget(tape, node);
     for (k = 0; k < node->inputs; k++)
         if (result[k] >= 0) tape_deliver(tape, &node->in[k], result[k]);
     if (node->fourth && reached && tape->fourth_gradient >= 0) tape_deliver(tape, &tape->fourth[node->fourth - 1], tape->fourth_gradient);

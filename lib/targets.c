@@ -15,6 +15,39 @@ static bool targets_match(const char *module, const char *name)
     return m == n || module[n - m - 1] == '.';
 }
 
+static bool targets_are_parameters(int32_t role)
+{
+    return role == FTMEM_ROLE_ROUTER || role == FTMEM_ROLE_EXPERTS_UP || role == FTMEM_ROLE_EXPERTS_DOWN;
+}
+
+uint32_t ftmem__family_targets(const ftmem__family *family)
+{
+    uint32_t set = 0;
+    int32_t role;
+    for (role = 0; role < FTMEM_ROLE_END; role++) {
+        bool left = targets_are_parameters(role) && family->experts_as == FTMEM__EXPERTS_AS_PARAMETERS;
+        if (ftmem__is_linear(role) && family->modules[role] && !left) set |= 1u << role;
+    }
+    return set;
+}
+
+/* Module names from before the experts became 3-D parameters. */
+static bool targets_old_name(const ftmem__family *family, int32_t role, const char *name)
+{
+    static const char *const up[][2] = { { NULL, NULL }, { "gate_proj", "up_proj" }, { "w1", "w3" } };
+    static const char *const down[] = { NULL, "down_proj", "w2" };
+    uint8_t as = family->experts_as;
+    if (as == FTMEM__EXPERTS_AS_PARAMETERS) return false;
+    if (role == FTMEM_ROLE_EXPERTS_UP) return strcmp(name, up[as][0]) == 0 || strcmp(name, up[as][1]) == 0;
+    return role == FTMEM_ROLE_EXPERTS_DOWN && strcmp(name, down[as]) == 0;
+}
+
+static bool targets_named(const ftmem__family *family, int32_t role, const char *name)
+{
+    if (!ftmem__is_linear(role) || !family->modules[role]) return false;
+    return targets_match(family->modules[role], name) || targets_old_name(family, role, name);
+}
+
 static const char *targets_name(const void *context, int32_t index)
 {
     const ftmem__family *family = context;
@@ -40,10 +73,9 @@ ftmem_status ftmem_adapter_target(ftmem_adapter *adapter, const ftmem_model *mod
     int32_t role;
     if (!adapter || !model || !name) return ftmem__fail(error, FTMEM_E_ARGUMENT, "adapter.targets", "NULL", "adapter, model and name must not be NULL.");
     family = ftmem__family_of(model);
-    for (role = 0; role < FTMEM_ROLE_END; role++) {
-        if (!ftmem__is_linear(role) || !family->modules[role]) continue;
-        if (ftmem__same(name, "all-linear") || targets_match(family->modules[role], name)) found |= 1u << role;
-    }
+    if (ftmem__same(name, "all-linear")) found = ftmem__family_targets(family);
+    for (role = 0; role < FTMEM_ROLE_END; role++)
+        if (targets_named(family, role, name)) found |= 1u << role;
     names.at = targets_name;
     names.context = family;
     names.count = targets_count(family);

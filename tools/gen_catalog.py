@@ -201,8 +201,22 @@ ACTIVATION = {"gpt2": "activation_function", "gpt_bigcode": "activation_function
               "t5": "feed_forward_proj", "bart": "activation_function", "whisper": "activation_function",
               "falcon": "activation", "gemma2": None, "gemma3_text": None, "bloom": None, "mpt": None}
 BIAS_KEYS = (("attention_bias", "attention_bias"), ("mlp_bias", "mlp_bias"), ("use_qkv_bias", "qkv_bias"), ("use_bias", "attention_bias"))
+# Columns of models with experts or latent attention, named as the keys are; the number of experts has three names.
+EXPERT_KEYS = ("num_experts_per_tok moe_intermediate_size n_shared_experts shared_expert_intermediate_size first_k_dense_replace "
+               "q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim").split()
 OPTIONAL = {"max_position_embeddings", "num_key_value_heads", "head_dim"}
 YES = {"yes": True, "yes(default)": True, "no": False, "no(default)": False}
+
+
+def expert_keys(config, row, values):
+    """Adds them; False if one that has no default is missing."""
+    name = next(key for key in MOE_KEYS if key in values)
+    config |= {name: int(row["num_experts"])} | {key: int(row[key]) for key in EXPERT_KEYS if key in values and row[key]}
+    if "kv_lora_rank" in values:
+        config.pop("head_dim", None)
+        if not row["q_lora_rank"]:
+            return False
+    return "num_experts_per_tok" in config or values["num_experts_per_tok"] != "null"
 
 
 def config_of_row(row, values):
@@ -233,6 +247,8 @@ def config_of_row(row, values):
         if not mel:
             return None
         config["num_mel_bins"] = int(mel[1])
+    if row["num_experts"] and not expert_keys(config, row, values):
+        return None
     if typ == "gpt_bigcode":
         config["multi_query"] = row["num_key_value_heads"] == "1"
     return config

@@ -52,12 +52,13 @@ from transformers.pytorch_utils import Conv1D
 
 TYPES = (
     "llama mistral qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 gpt2 gpt_neox gptj opt bloom mpt falcon starcoder2 "
-    "gpt_bigcode olmo olmo2 olmo3 smollm3 granite stablelm cohere cohere2 mixtral qwen3_moe"
+    "gpt_bigcode olmo olmo2 olmo3 smollm3 granite stablelm cohere cohere2 mixtral qwen3_moe deepseek_v2 deepseek_v3 glm4_moe "
+    "minimax_m2 olmoe"
 ).split()
 
 # Out of scope: mixtures of experts, hybrids, encoders, encoder-decoders, vision, code that transformers does not have.
 OTHER_TYPES = (
-    "gpt_oss deepseek_v3 deepseek_v2 llama4 nemotron_h qwen3_next bert t5 clip vit llava mllama "
+    "gpt_oss llama4 nemotron_h qwen3_next bert t5 clip vit llava mllama "
     "qwen3_vl gemma4 phi-msft minicpm"
 ).split()
 
@@ -133,9 +134,9 @@ DERIVED = {
     "num_ln_in_parallel_attn": "2 if new_decoder_architecture else null",        # model
 }
 # Classes that do not declare head_dim, but whose models use it when the file has it (checked below).
-UNDECLARED_HEAD_DIM = "qwen2 phi phi3 starcoder2 olmo olmo2 olmo3 smollm3 granite cohere cohere2".split()
+UNDECLARED_HEAD_DIM = "qwen2 phi phi3 starcoder2 olmo olmo2 olmo3 smollm3 granite cohere cohere2 glm4_moe".split()
 ALIASES = {"falcon": {"n_embed": "hidden_size"}, "bloom": {"n_embed": "hidden_size"}}    # beside attribute_map
-ROTARY_KEY = {"phi": "partial_rotary_factor", "phi3": "partial_rotary_factor", "stablelm": "partial_rotary_factor",
+ROTARY_KEY = {"glm4_moe": "partial_rotary_factor", "phi": "partial_rotary_factor", "phi3": "partial_rotary_factor", "stablelm": "partial_rotary_factor",
               "gpt_neox": "rotary_pct"}
 WINDOW_PATTERN = {"gemma3_text": 6, "cohere2": 4}        # sliding_window_pattern: read, but not declared
 

@@ -66,7 +66,7 @@ static void check_switches(const ftmem_model *m, const char *want)
 
 /* ------------------------------------------------------------------------------------------------- families */
 
-/* What the class makes of an empty config, family by family; two need a key that tells their variants apart. */
+/* What the class makes of an empty config, family by family; some need a key that has no default. */
 static void test_class_defaults(void **state)
 {
     static const struct {
@@ -103,6 +103,11 @@ static void test_class_defaults(void **state)
         { "cohere2", "10000010010", FTMEM_COHERE2, FTMEM_SILU, 8192, 22528, 40, 64, 64, 128, 128, 0, 4096 },
         { "mixtral", "00000000000", FTMEM_MIXTRAL, FTMEM_SILU, 4096, 14336, 32, 32, 8, 128, 128, 0, 0 },
         { "qwen3_moe", "00000100000", FTMEM_QWEN3_MOE, FTMEM_SILU, 2048, 6144, 24, 32, 4, 64, 64, 0, 0 },
+        { "deepseek_v2 num_experts_per_tok=6", "00000000000", FTMEM_DEEPSEEK_V2, FTMEM_SILU, 4096, 11008, 32, 32, 32, 192, 64, 0, 0 },
+        { "deepseek_v3", "00000000000", FTMEM_DEEPSEEK_V3, FTMEM_SILU, 7168, 18432, 61, 128, 128, 192, 64, 0, 0 },
+        { "glm4_moe head_dim=128", "00000000000", FTMEM_GLM4_MOE, FTMEM_SILU, 4096, 10944, 46, 96, 8, 128, 64, 0, 0 },
+        { "minimax_m2", "00000100000", FTMEM_MINIMAX_M2, FTMEM_SILU, 3072, 1536, 62, 48, 8, 128, 128, 0, 0 },
+        { "olmoe", "00000100000", FTMEM_OLMOE, FTMEM_SILU, 2048, 2048, 16, 16, 16, 128, 128, 0, 0 },
         { "qwen", "01000000000", FTMEM_QWEN, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
         { "chatglm multi_query_attention=true", "00000000000", FTMEM_CHATGLM, FTMEM_SILU, 4096, 13696, 28, 32, 1, 128, 64, 0, 0 },
         { "baichuan max_position_embeddings=4096", "00000000000", FTMEM_BAICHUAN, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
@@ -292,7 +297,7 @@ static void check_bad(const bad_config *rows, size_t count)
 static void test_unsupported(void **state)
 {
     static const bad_config rows[] = {
-        { "model_type=deepseek_v3", "model_type", "deepseek_v3", "mixture of experts", FTMEM_E_UNSUPPORTED },
+        { "model_type=dots1", "model_type", "dots1", "mixture of experts", FTMEM_E_UNSUPPORTED },
         { "model_type=some_new_moe", "model_type", "some_new_moe", "mixture of experts", FTMEM_E_UNSUPPORTED },
         { "model_type=bert", "model_type", "bert", "an encoder", FTMEM_E_UNSUPPORTED },
         { "model_type=never_heard_of", "model_type", "never_heard_of", "not known", FTMEM_E_UNSUPPORTED },
