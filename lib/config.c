@@ -66,11 +66,16 @@ static const struct {
     int64_t maximum;
     bool or_null;
 } config_limits[] = {
-    [CONFIG_WIDTH] = { 1 << 24, false },    [CONFIG_WIDTH_OR_NULL] = { 1 << 24, true },
-    [CONFIG_FFN] = { 1 << 26, false },      [CONFIG_FFN_OR_NULL] = { 1 << 26, true },
-    [CONFIG_FFN_BOTH] = { 1 << 27, false }, [CONFIG_LAYERS] = { FTMEM_MAX_LAYERS, false },
-    [CONFIG_HEADS] = { 1 << 16, false },    [CONFIG_HEADS_OR_NULL] = { 1 << 16, true },
-    [CONFIG_VOCAB] = { 1 << 30, false },    [CONFIG_POSITIONS] = { INT64_C(1) << 40, false },
+    [CONFIG_WIDTH] = { 1 << 24, false },
+    [CONFIG_WIDTH_OR_NULL] = { 1 << 24, true },
+    [CONFIG_FFN] = { 1 << 26, false },
+    [CONFIG_FFN_OR_NULL] = { 1 << 26, true },
+    [CONFIG_FFN_BOTH] = { 1 << 27, false },
+    [CONFIG_LAYERS] = { FTMEM_MAX_LAYERS, false },
+    [CONFIG_HEADS] = { 1 << 16, false },
+    [CONFIG_HEADS_OR_NULL] = { 1 << 16, true },
+    [CONFIG_VOCAB] = { 1 << 30, false },
+    [CONFIG_POSITIONS] = { INT64_C(1) << 40, false },
     [CONFIG_LAYERS_OR_NULL] = { FTMEM_MAX_LAYERS, true },
 };
 
