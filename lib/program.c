@@ -133,10 +133,10 @@ static void program_project_apart(ftmem__low *low, ftmem__var x, bool bias, ftme
     ftmem__var source = low->cross ? low->side[FTMEM__SIDE_SOURCE] : x;
     static const uint8_t role[] = { FTMEM_ROLE_Q, FTMEM_ROLE_K, FTMEM_ROLE_V };
     const ftmem__family *family = low->shape->family;
-    bool last = family->views_last;
+    bool last = family->views_last, fused = ftmem__low_fused_qkv(low, x, qkv);
     int32_t i;
     for (i = 0; i < 3; i++) {
-        qkv[i] = ftmem__low_linear(low, role[i], i ? source : x, i ? low->shape->kv : low->shape->q, bias && !(i == 1 && family->k_unbiased));
+        if (!fused) qkv[i] = ftmem__low_linear(low, role[i], i ? source : x, i ? low->shape->kv : low->shape->q, bias && !(i == 1 && family->k_unbiased));
         if (i == 0 && family->scaled_query) program_replace(low->tape, &qkv[0], ftmem__unary(low->tape, FTMEM__OP_SCALE, qkv[0]));
         if (family->dense_heads) program_dense(low, &qkv[i]);
         else if (!last) program_view(low, i, &qkv[i]);
@@ -155,7 +155,10 @@ static void program_project(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ft
         program_project_apart(low, x, bias, qkv);
         return;
     }
-    fused = ftmem__low_linear(low, FTMEM_ROLE_QKV, x, shape->q + 2 * shape->kv, bias);
+    part[0] = shape->q;
+    part[1] = part[2] = shape->kv;
+    fused = shape->merged ? ftmem__low_merged_linear(low, x, part, bias) : ftmem__low_linear(low, FTMEM_ROLE_QKV, x, shape->q + 2 * shape->kv, bias);
+    if (shape->job->use_cache == FTMEM_ON && shape->family->returns_cache) ftmem__cache_hold(low->tape, fused, false);
     part[0] = low->tokens * shape->q;
     part[1] = part[2] = low->tokens * shape->kv;
     program_take_apart(low, fused, part, qkv);
@@ -165,6 +168,17 @@ static void program_project(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ft
 static void program_rotate(ftmem__low *low, ftmem__var qkv[3], ftmem__var *locals, int32_t *count)
 {
     if (program_rotates(low)) ftmem__low_rotate(low, qkv, locals, count);
+}
+
+static void program_queries(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ftmem__var *locals, int32_t *count)
+{
+    const ftmem__shape *shape = low->shape;
+    program_project(low, x, qkv, locals, count);
+    if (shape->model->qk_norm == FTMEM_ON && !shape->family->norm_each) {
+        qkv[0] = ftmem__low_qk_norm(low, qkv[0]);
+        qkv[1] = ftmem__low_qk_norm(low, qkv[1]);
+    }
+    program_rotate(low, qkv, locals, count);
 }
 
 /* cache_utils.py DynamicLayer.update: new tensors, which the cache owns beside the graph. Checkpointed blocks have none. */
@@ -241,21 +255,10 @@ static const ftmem__var *program_bias(ftmem__low *low, int64_t keys, int32_t que
     return bias;
 }
 
-static void program_queries(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ftmem__var *locals, int32_t *count)
-{
-    const ftmem__shape *shape = low->shape;
-    program_project(low, x, qkv, locals, count);
-    if (shape->model->qk_norm == FTMEM_ON && !shape->family->norm_each) {
-        qkv[0] = ftmem__low_qk_norm(low, qkv[0]);
-        qkv[1] = ftmem__low_qk_norm(low, qkv[1]);
-    }
-    program_rotate(low, qkv, locals, count);
-}
-
 static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
 {
     const ftmem__shape *shape = low->shape;
-    ftmem__var qkv[3], locals[12], out, y;
+    ftmem__var qkv[3], locals[16], out, y;
     int32_t count = 0;
     low->tape->part = FTMEM__PART_ATTENTION;
     if (shape->model->kv_rank > 0) ftmem__low_latent(low, x, qkv, locals, &count);
@@ -263,7 +266,7 @@ static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
     program_cache(low, qkv + 1);
     low->bias = program_bias(low, qkv[1].n / (low->b * shape->kv), qkv[0].dtype);
     out = ftmem__low_attend(low, qkv, locals, &count); /* q, k, v stay this frame's */
-    y = ftmem__low_linear(low, FTMEM_ROLE_O, out, shape->h, shape->model->o_bias == FTMEM_ON);
+    if (!ftmem__low_fused_o(low, out, shape->h, &y)) y = ftmem__low_linear(low, FTMEM_ROLE_O, out, shape->h, shape->model->o_bias == FTMEM_ON);
     ftmem__drop(low->tape, out);
     if (low->join) program_replace(low->tape, &y, ftmem__low_dropout_add(low, y, *low->join)); /* modeling_bloom.py BloomAttention */
     else if (shape->family->dropout_inside) y = ftmem__low_dropout(low, y, shape->model->hidden_dropout);
