@@ -10,6 +10,7 @@ static void linear_declare(ftmem__low *low, ftmem__param param)
         return;
     }
     param.segment = params->segment;
+    if (param.gradient_bytes == 0) param.gradient_bytes = param.bytes;
     params->at[params->count++] = param;
 }
 
@@ -103,7 +104,7 @@ ftmem__var ftmem__low_plain_linear(ftmem__low *low, ftmem__var x, ftmem__var w, 
     int32_t dtype = low->shape->autocast ? low->shape->autocast : x.dtype;
     int64_t rows = x.n / x.cols;
     double flops = 2.0 * (double)rows * (double)x.cols * (double)out;
-    ftmem__var x16 = ftmem__cast(tape, x, dtype), w16 = ftmem__cast_weight(tape, w, dtype), b16, y;
+    ftmem__var x16 = ftmem__cast_operand(tape, x, dtype), w16 = ftmem__cast_weight(tape, w, dtype), b16, y;
     if (bias) b16 = ftmem__cast_weight(tape, *bias, dtype);
     y = ftmem__matmul(tape, FTMEM__OP_LINEAR, x16, w16, bias ? &b16 : NULL, rows * out, out, flops);
     if (bias) ftmem__drop(tape, b16);
@@ -142,16 +143,11 @@ void ftmem__low_quantized_parameter(ftmem__low *low, int32_t role, int64_t in, i
 }
 
 /* bitsandbytes/nn/modules.py Linear4bit.forward replaces an fp32 bias by one in the compute dtype, for good. */
-static void linear_bias4(ftmem__low *low, int32_t role, int64_t out)
+static void linear_bias4(ftmem__low *low, int64_t out)
 {
-    ftmem__tape *tape = low->tape;
-    const ftmem__shape *shape = low->shape;
-    ftmem__param param = linear_param(role, out, 0, shape->dtype, true);
-    bool replaced = shape->dtype != shape->compute;
-    if (replaced) param.anew = ftmem__round512(ftmem__bytes(shape->compute, out));
-    linear_declare(low, param);
-    if (!replaced || tape->replay || tape->mode == FTMEM__NO_GRAD) return;
-    (void)ftmem__alloc(tape, FTMEM__OP_PARAMETER, out, out, shape->compute, tape->birth);
+    ftmem__params *params = low->params;
+    ftmem__param *bias = params && params->count > 0 ? &params->at[params->count - 1] : NULL;
+    if (bias) bias->narrowed_bytes = bias->bytes - ftmem__round512(ftmem__bytes(low->shape->compute, out));
 }
 
 /* modeling_falcon.py FalconLinear: x @ weight.T + bias; autocast does not cache the copy of a view. */
@@ -170,7 +166,7 @@ static ftmem__var linear_apart(ftmem__low *low, ftmem__var x, ftmem__var w, cons
 const ftmem__quant *ftmem__low_quant(const ftmem__low *low, int32_t role)
 {
     const ftmem__family *family = low->shape->family;
-    if (family->never_quantized || (role == FTMEM_ROLE_DOWN && family->down_never_quantized)) return NULL;
+    if (family->never_quantized || low->unquantized || (role == FTMEM_ROLE_DOWN && family->down_never_quantized)) return NULL;
     return ftmem__is_linear(role) ? ftmem__quant_of(low->shape->quant) : NULL;
 }
 
@@ -197,10 +193,10 @@ ftmem__var ftmem__low_base(ftmem__low *low, int32_t role, ftmem__var x, int64_t 
     ftmem__var w, b;
     if (quantized) linear_quantized(low, role, x.cols, out);
     else w = linear_parameter(low, role, x.cols * out, out, shape->dtype, low->trained, true);
-    if (bias && quantized && shape->qlora) linear_bias4(low, role, out);
-    else if (bias) b = linear_parameter(low, role, out, 0, shape->dtype, ftmem__shape_bias_trained(shape, low->trained), true);
+    if (bias) b = linear_parameter(low, role, out, 0, shape->dtype, ftmem__shape_bias_trained(shape, low->trained), true);
     if (!quantized && shape->family->bias_apart) return linear_apart(low, x, w, bias ? &b : NULL, out);
     if (!quantized) return ftmem__low_plain_linear(low, x, w, bias ? &b : NULL, out);
+    if (bias && shape->qlora) linear_bias4(low, out);
     return quantized->forward(low, x, out);
 }
 

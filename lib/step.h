@@ -20,10 +20,10 @@ typedef struct ftmem__totals {
     int64_t step_bytes;         /* temporaries of the optimizer's step */
     int64_t tensors;            /* trained ones */
     int64_t buffer_bytes, batch_bytes, eval_batch_bytes;
-    int64_t workspace_bytes;            /* of one cuBLAS handle */
-    int64_t replaced_bytes, anew_bytes; /* parameters that the first forward replaces, and what it puts in their place */
+    int64_t workspace_bytes; /* of one cuBLAS handle */
     ftmem__regular regular;
-    int64_t resident; /* weights, buffers, batch */
+    int64_t resident;       /* weights, buffers, batch */
+    int64_t narrowed_bytes; /* of weights: let go of in the first forward */
 } ftmem__totals;
 
 typedef struct ftmem__moment {

@@ -142,7 +142,7 @@ static void the_table_covers_every_byte_of_the_inputs_once(void **state)
     (void)state;
     static const size_t sizes[] = { sizeof(ftmem_model), sizeof(ftmem_adapter), sizeof(ftmem_gpu), sizeof(ftmem_job) };
     for (int32_t object = 0; object < FTMEM_OBJECT_END; ++object) {
-        char used[1024] = { 0 };
+        char used[2048] = { 0 };
         mark_others(object, used);
         FOR_EACH_FIELD(field) if (field->object == object) mark(used, (size_t)field->offset, (size_t)field->size);
         for (size_t i = 0; i < sizes[object]; ++i)
@@ -236,9 +236,9 @@ static void messages_say_field_value_and_range(void **state)
     ftmem__fields_validate(FTMEM_OBJECT_JOB, &job, &error);
     assert_string_equal(error.message, "job.margin is 1.5; it must be between 0.01 and 0.9");
     job.margin = 0;
-    job.freeze = 64;
+    job.freeze = 128;
     ftmem__fields_validate(FTMEM_OBJECT_JOB, &job, &error);
-    assert_string_equal(error.message, "job.freeze is 64; it must be a set of embed+head+first_layers+last_layers+all_but+biases");
+    assert_string_equal(error.message, "job.freeze is 128; it must be a set of embed+head+first_layers+last_layers+all_but+tower+biases");
 }
 
 static void unterminated_texts_are_refused(void **state)

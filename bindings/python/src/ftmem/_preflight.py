@@ -162,11 +162,11 @@ def base_format(model: Any) -> str | None:
     config = getattr(getattr(model, "config", None), "quantization_config", None)
     method = getattr(model, "quantization_method", None)
     name = str(getattr(method, "value", method or "")).lower()
-    bits = getattr(config, "bits", None) or getattr(config, "nbits", None)
+    bits = getattr(config, "bits", None) or getattr(config, "nbits", None) or 0
     if not name:
         return None
     found = {"fp8": "fp8", "awq": "awq", "aqlm": "aqlm", "mxfp4": "mxfp4"}.get(name) or {
-        ("gptq", 4): "gptq_4bit", ("gptq", 8): "gptq_8bit", ("hqq", 4): "hqq_4bit", ("hqq", 8): "hqq_8bit"}.get((name, bits))
+        ("gptq", 4): "gptq_4bit", ("gptq", 8): "gptq_8bit", ("hqq", 4): "hqq_4bit", ("hqq", 8): "hqq_8bit"}.get((name, int(bits)))
     if found is None:
         raise Unsupported(f"a base model in the format {name} is not modelled.", "quantization_method", name)
     return found
