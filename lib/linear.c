@@ -147,7 +147,9 @@ static void linear_bias4(ftmem__low *low, int64_t out)
 {
     ftmem__params *params = low->params;
     ftmem__param *bias = params && params->count > 0 ? &params->at[params->count - 1] : NULL;
-    if (bias) bias->narrowed_bytes = bias->bytes - ftmem__round512(ftmem__bytes(low->shape->compute, out));
+    if (!bias) return;
+    bias->narrowed = low->shape->dtype != low->shape->compute;
+    bias->narrowed_bytes = bias->bytes - ftmem__round512(ftmem__bytes(low->shape->compute, out));
 }
 
 /* modeling_falcon.py FalconLinear: x @ weight.T + bias; autocast does not cache the copy of a view. */

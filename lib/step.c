@@ -382,7 +382,7 @@ static int64_t step_narrowed(const ftmem__walk *walk, int32_t kind)
     int32_t i;
     for (i = 0; i < walk->params.count; i++) {
         const ftmem__param *p = &walk->params.at[i];
-        if (p->segment == kind && p->narrowed_bytes > 0) sum += p->bytes - p->narrowed_bytes;
+        if (p->segment == kind && p->narrowed) sum += p->bytes - p->narrowed_bytes;
     }
     return sum;
 }
