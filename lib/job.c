@@ -382,6 +382,13 @@ static ftmem_status job_fail_quant(const ftmem__case *c, ftmem_status status, co
     return ftmem__fail(error, status, "adapter.quant", ftmem_enum_name("quant", c->adapter.quant), message);
 }
 
+/* A causal language model whose only input is tokens. */
+static bool job_reads_tokens(const ftmem__case *c)
+{
+    const ftmem__family *family = ftmem__family_of(&c->model);
+    return c->job.task == FTMEM_TASK_CAUSAL_LM && !family->encoder && !c->model.tower && family->embedding == FTMEM__EMBED_TOKENS;
+}
+
 /* Whether the method is modelled, over this base. */
 static ftmem_status job_check_method(const ftmem__case *c, ftmem_error *error)
 {
@@ -405,12 +412,45 @@ static ftmem_status job_check_method(const ftmem__case *c, ftmem_error *error)
     if (a->trainable_tokens && (c->job.loss == FTMEM_LOSS_FUSED || c->job.loss == FTMEM_LOSS_CHUNKED || c->job.loss == FTMEM_LOSS_SPLIT || a->modules_to_save))
         return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "adapter.trainable_tokens", a->trainable_tokens,
                                "adapter.trainable_tokens is given, but it is not modelled with a loss without logits, or with modules_to_save");
-    if ((a->trainable_tokens || a->virtual_tokens) && ftmem__family_of(&c->model)->encoder)
-        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter", ftmem_enum_name("adapter", a->kind),
-                           "adapter.virtual_tokens or adapter.trainable_tokens is given, but they are modelled for decoders only");
+    if ((a->trainable_tokens || a->virtual_tokens) && !job_reads_tokens(c))
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, a->virtual_tokens ? "adapter.virtual_tokens" : "adapter.trainable_tokens", "given",
+                           "adapter.virtual_tokens or adapter.trainable_tokens is given, but they are modelled for causal language models of text only");
     if (a->use_dora == FTMEM_ON && !lora)
         return ftmem__fail(error, FTMEM_E_CONFLICT, "adapter.use_dora", "on", "adapter.use_dora is on, but adapter.kind is not LoRA");
     return FTMEM_OK;
+}
+
+static bool job_has_ranks(const ftmem_adapter *adapter)
+{
+    for (int32_t role = 0; role < FTMEM__COUNT(adapter->ranks); ++role)
+        if (adapter->ranks[role] != 0) return true;
+    return false;
+}
+
+/* Some parts of a model, and some kernels, are modelled with plain LoRA over plain or bitsandbytes weights only. */
+static ftmem_status job_check_method_place(const ftmem__case *c, ftmem_error *error)
+{
+    const ftmem_adapter *a = &c->adapter;
+    const ftmem__quant *quant = ftmem__quant_of(a->quant);
+    const ftmem__family *family = ftmem__family_of(&c->model);
+    bool lora = a->kind <= FTMEM_ADAPTER_LORA_FA && a->use_dora != FTMEM_ON, fused = (c->job.kernels & FTMEM_FUSED_LORA) || c->job.stack == FTMEM_STACK_LITGPT;
+    const char *place = NULL;
+    if (a->kind == FTMEM_ADAPTER_NONE || (lora && !job_has_ranks(a) && (!quant || quant->bitsandbytes))) return FTMEM_OK;
+    if (c->model.experts > 0) place = "a mixture of experts";
+    else if (family->encoder) place = "an encoder beside its decoder";
+    else if (c->model.tower) place = "a vision tower";
+    else if (fused) place = "fused LoRA kernels";
+    else if (a->kind == FTMEM_ADAPTER_VERA && c->model.kv_rank) place = "multi-head latent attention"; /* widths of the shared pair */
+    if (!place || !job_takes_targets(c)) return FTMEM_OK;
+    if (!error) return FTMEM_E_UNSUPPORTED;
+    job_sentence s;
+    s.text = ftmem__text_in(s.message, sizeof s.message);
+    ftmem__put(&s.text, "adapter.kind is ");
+    ftmem__put(&s.text, ftmem_enum_name("adapter", a->kind));
+    ftmem__put(&s.text, ", but with ");
+    ftmem__put(&s.text, place);
+    ftmem__put(&s.text, " only LoRA of one rank, without DoRA, over plain or bitsandbytes weights is modelled");
+    return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.kind", ftmem_enum_name("adapter", a->kind), s.message);
 }
 
 /* Whether the format is modelled, and goes with the kind and with the model. */
@@ -629,9 +669,9 @@ static ftmem_status job_check_stacks(const ftmem__case *c, ftmem_error *error)
 static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
 {
     static ftmem_status (*const checks[])(const ftmem__case *, ftmem_error *) = {
-        job_check_no_adapter, job_check_method,        job_check_quantisation, job_check_targets, job_check_adapter_layers,
-        job_check_freeze,     job_check_freeze_layers, job_check_precision,    job_check_loss,    job_check_idle,
-        job_check_sequence,   job_check_gpu,           job_check_stacks,       job_check_task,
+        job_check_no_adapter,     job_check_method,   job_check_method_place,  job_check_quantisation, job_check_targets,
+        job_check_adapter_layers, job_check_freeze,   job_check_freeze_layers, job_check_precision,    job_check_loss,
+        job_check_idle,           job_check_sequence, job_check_gpu,           job_check_stacks,       job_check_task,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);

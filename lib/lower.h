@@ -34,7 +34,7 @@ typedef struct ftmem__param {
     int64_t gradient_bytes; /* more than bytes where the gradient is a view that keeps a larger tensor */
     int64_t narrowed_bytes; /* let go of in the first forward, which stores it in a smaller dtype; 0 too where both round to the same */
     bool narrowed;
-    int32_t segment;        /* index of the segment kind that has it */
+    int32_t segment; /* index of the segment kind that has it */
     uint8_t dtype, tensor_class, role;
     bool trained;
     int64_t copies; /* outside the stacks: how many tensors of this kind there are */
