@@ -99,9 +99,9 @@ enum {
     FTMEM_QWEN = 27, FTMEM_BAICHUAN = 28, FTMEM_CHATGLM = 29, FTMEM_INTERNLM2 = 30, FTMEM_ORION = 31, FTMEM_MINICPM = 32,
     /* mixtures of experts */
     FTMEM_MIXTRAL = 33, FTMEM_QWEN3_MOE = 34,
-    FTMEM_DEEPSEEK_V2 = 35, FTMEM_DEEPSEEK_V3 = 36, FTMEM_GLM4_MOE = 37, FTMEM_MINIMAX_M2 = 38, FTMEM_OLMOE = 39,
-    FTMEM_T5 = 40, FTMEM_BART = 41, FTMEM_WHISPER = 42, /* encoder and decoder: two stacks */
-    FTMEM_FAMILY_END = 43
+    FTMEM_DEEPSEEK_V2 = 35, FTMEM_DEEPSEEK_V3 = 36, FTMEM_GLM4_MOE = 37, FTMEM_MINIMAX_M2 = 38, FTMEM_OLMOE = 39, FTMEM_DEEPSEEK_V32 = 40, FTMEM_GLM_MOE_DSA = 41,
+    FTMEM_T5 = 42, FTMEM_BART = 43, FTMEM_WHISPER = 44, /* encoder and decoder: two stacks */
+    FTMEM_FAMILY_END = 45
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
@@ -204,9 +204,11 @@ enum {
     FTMEM_ROLE_Q_UP = 18,    /* q_rank to heads x head_dim */
     FTMEM_ROLE_KV_DOWN = 19, /* hidden to kv_rank + rotary_dim */
     FTMEM_ROLE_KV_UP = 20,   /* kv_rank to heads x (head_dim - rotary_dim + value_dim) */
-    FTMEM_ROLE_END = 21
+    /* of the indexer that chooses which tokens sparse attention sees; it works without gradients */
+    FTMEM_ROLE_INDEX_Q = 21, FTMEM_ROLE_INDEX_K = 22, FTMEM_ROLE_INDEX_WEIGHTS = 23,
+    FTMEM_ROLE_END = 24
 };
-#define FTMEM_ROLES_ALL_LINEAR 0x1fe1ffu /* every linear of a block: PEFT's "all-linear" */
+#define FTMEM_ROLES_ALL_LINEAR 0xffe1ffu /* every linear of a block: PEFT's "all-linear" */
 
 /* Parts for ftmem_job.freeze; a set is an OR. */
 enum { FTMEM_PART_EMBED = 1, FTMEM_PART_HEAD = 2, FTMEM_PART_FIRST_LAYERS = 4, FTMEM_PART_LAST_LAYERS = 8, FTMEM_PART_ALL_BUT = 16 };
@@ -286,7 +288,8 @@ typedef struct ftmem_model {
     int32_t alibi;            /* switch: attention bias by distance instead of rotation (Falcon-RW); AUTO: the family's */
     int32_t inferred;         /* 1: dimensions were inferred from a parameter count */
     int32_t reserved;
-    /* Per layer. Low four bits: 0 full attention, 1 sliding window, 2 full without rotation. High four bits: the MLP;
+    /* Per layer. Low four bits: 0 full attention, 1 sliding window, 2 full without rotation, 3 sparse with the index of the
+       layer before. High four bits: the MLP;
        0 dense, 1 experts. */
     uint8_t layer_kind[FTMEM_MAX_LAYERS];
     int64_t experts;           /* routed experts of a block with experts; 0: a dense model. All of them are parameters */
@@ -298,6 +301,9 @@ typedef struct ftmem_model {
                                   keys, rotary_dim the rotated part of it, shared by all heads in the keys */
     int64_t value_dim;         /* width of a value head; 0: head_dim */
     int64_t router_groups;     /* experts are in so many groups, of which some are chosen first; 0: 1, no groups */
+    int64_t index_heads;       /* sparse attention: heads of the indexer; 0: none */
+    int64_t index_dim;         /* width of one of its heads; required with index_heads */
+    int64_t index_tokens;      /* tokens that each query sees; required with index_heads */
     int32_t router_norm;       /* switch: the chosen experts' weights are divided by their sum; AUTO: the family's */
     int32_t expert_bias;       /* switch: biases in the experts; AUTO: the family's */
     /* The stack that runs before the decoder, in families that have one; elsewhere 0. */

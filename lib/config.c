@@ -88,18 +88,19 @@ typedef struct config_rule {
 
 /* What is arithmetic and not a key, by family. */
 enum {
-    CONFIG_HEADS_DIVIDE = 1,   /* heads must divide hidden even when head_dim is given */
-    CONFIG_ROTATES_NOT = 2,    /* positions are learned or a bias */
-    CONFIG_ROTATES_PART = 4,   /* a fraction of each head may rotate */
-    CONFIG_WINDOW = 8,         /* sliding_window counts */
-    CONFIG_WINDOW_SWITCH = 16, /* ... where use_sliding_window is true */
-    CONFIG_WINDOW_FROM = 32,   /* ... from max_window_layers on, or as layer_types says */
-    CONFIG_CYCLES = 64,        /* of so many layers the last one is full, or as layer_types says */
-    CONFIG_EXPERTS = 256,      /* blocks have experts */
-    CONFIG_SPARSE_STEP = 512,  /* ... every decoder_sparse_step-th, but not those of mlp_only_layers */
-    CONFIG_DENSE_FIRST = 1024, /* ... after the first first_k_dense_replace */
-    CONFIG_LATENT = 2048,      /* latent attention: a head is qk_nope_head_dim + qk_rope_head_dim wide; n_shared_experts are as wide as routed ones */
-    CONFIG_CYCLE_KEY = 128     /* sliding_window_pattern says how many */
+    CONFIG_HEADS_DIVIDE = 1,    /* heads must divide hidden even when head_dim is given */
+    CONFIG_ROTATES_NOT = 2,     /* positions are learned or a bias */
+    CONFIG_ROTATES_PART = 4,    /* a fraction of each head may rotate */
+    CONFIG_WINDOW = 8,          /* sliding_window counts */
+    CONFIG_WINDOW_SWITCH = 16,  /* ... where use_sliding_window is true */
+    CONFIG_WINDOW_FROM = 32,    /* ... from max_window_layers on, or as layer_types says */
+    CONFIG_CYCLES = 64,         /* of so many layers the last one is full, or as layer_types says */
+    CONFIG_EXPERTS = 256,       /* blocks have experts */
+    CONFIG_SPARSE_STEP = 512,   /* ... every decoder_sparse_step-th, but not those of mlp_only_layers */
+    CONFIG_DENSE_FIRST = 1024,  /* ... after the first first_k_dense_replace */
+    CONFIG_LATENT = 2048,       /* latent attention: a head is qk_nope_head_dim + qk_rope_head_dim wide; n_shared_experts are as wide as routed ones */
+    CONFIG_INDEX_SHARED = 4096, /* layers may use the index of the layer before */
+    CONFIG_CYCLE_KEY = 128      /* sliding_window_pattern says how many */
 };
 
 typedef struct config_family {
@@ -701,12 +702,38 @@ static ftmem_status config_dense_first(const config_source *c, ftmem_model *mode
     return FTMEM_OK;
 }
 
+static ftmem_status config_index_item(const config_source *c, const ftmem_entry *e, uint8_t *kind)
+{
+    bool shared = e->type == FTMEM_ENTRY_TEXT && strcmp(e->text, "shared") == 0;
+    *kind = shared ? FTMEM__LAYER_SHARED_INDEX : FTMEM__LAYER_FULL;
+    if (shared || (e->type == FTMEM_ENTRY_TEXT && strcmp(e->text, "full") == 0)) return FTMEM_OK;
+    return config_fail(c, FTMEM_E_UNSUPPORTED, e, "modelled are full and shared");
+}
+
+/* configuration_glm_moe_dsa.py GlmMoeDsaConfig: which layers have an indexer of their own. */
+static ftmem_status config_indexers(const config_source *c, ftmem_model *model)
+{
+    bool given = false;
+    int64_t period = 1, offset = 2;
+    ftmem_entry every = config_lookup(c, "index_topk_freq"), from = config_lookup(c, "index_skip_topk_offset");
+    ftmem_status status = config_list(c, "indexer_types", model->layers, config_index_item, model->layer_kind, &given);
+    if (status != FTMEM_OK || given) return status;
+    if (every.type == FTMEM_ENTRY_INT && every.integer > 1) period = every.integer;
+    if (from.type == FTMEM_ENTRY_INT) offset = from.integer;
+    for (int64_t i = 0; i < model->layers; i++) {
+        int64_t past = i - offset + 1 > 0 ? i - offset + 1 : 0;
+        model->layer_kind[i] = past % period == 0 ? FTMEM__LAYER_FULL : FTMEM__LAYER_SHARED_INDEX;
+    }
+    return FTMEM_OK;
+}
+
 static ftmem_status config_experts(const config_source *c, ftmem_model *model)
 {
     uint8_t dense[FTMEM_MAX_LAYERS] = { 0 };
     ftmem_status status = FTMEM_OK;
     if (!config_is(c, CONFIG_EXPERTS)) return FTMEM_OK;
-    if (config_is(c, CONFIG_DENSE_FIRST)) status = config_dense_first(c, model, dense);
+    if (config_is(c, CONFIG_INDEX_SHARED)) status = config_indexers(c, model);
+    if (status == FTMEM_OK && config_is(c, CONFIG_DENSE_FIRST)) status = config_dense_first(c, model, dense);
     if (config_is(c, CONFIG_SPARSE_STEP)) status = config_sparse_step(c, model, dense);
     for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++)
         if (!dense[i]) model->layer_kind[i] |= FTMEM__MLP_EXPERTS << 4;

@@ -59,6 +59,8 @@ STEPS(families_two_norms, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, 
     "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL}
 #define LATENT_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
     "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}
+#define SPARSE_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
+    "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "wq_b", "wk", "weights_proj"}
 #define GPT_LIKE .block = families_gpt2, .dropout_inside = true, GPT_PARTS
 #define GPT_PARTS .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .tied = ON, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, \
     .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
@@ -200,6 +202,10 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .experts_as = FTMEM__EXPERTS_AS_W, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_OLMOE] = {.model_type = "olmoe", QWEN3_PARTS, .qk_norm_kind = FTMEM__QK_WHOLE, .norm_each = true, .views_last = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF,
         .experts_as = FTMEM__EXPERTS_AS_PROJ, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_DEEPSEEK_V32] = {.model_type = "deepseek_v32", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON,
+        .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .always_mask = true, .modules = SPARSE_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
+    [FTMEM_GLM_MOE_DSA] = {.model_type = "glm_moe_dsa", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON,
+        .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .always_mask = true, .modules = SPARSE_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
 };
 
 /* clang-format on */
@@ -281,6 +287,8 @@ static ftmem_status families_required(const ftmem_model *model, ftmem_error *err
     else if (model->heads == 0) missing = "model.heads";
     else if (model->vocab == 0) missing = "model.vocab";
     else if (model->ffn == 0) missing = "model.ffn";
+    else if (model->index_heads > 0 && model->index_dim == 0) missing = "model.index_dim";
+    else if (model->index_heads > 0 && model->index_tokens == 0) missing = "model.index_tokens";
     else if (model->experts > 0 && model->experts_per_token == 0) missing = "model.experts_per_token";
     else if (model->position_rows == 0 && ftmem__family_of(model)->positions == FTMEM__LEARNED) missing = "model.position_rows";
     if (!missing) return FTMEM_OK;

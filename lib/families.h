@@ -79,7 +79,7 @@ static inline bool ftmem__is_linear(int32_t role) /* a matrix of a block that Lo
 }
 
 /* Halves of ftmem_model.layer_kind. */
-enum { FTMEM__LAYER_FULL, FTMEM__LAYER_SLIDING, FTMEM__LAYER_NO_ROTATION, FTMEM__LAYER_KINDS };
+enum { FTMEM__LAYER_FULL, FTMEM__LAYER_SLIDING, FTMEM__LAYER_NO_ROTATION, FTMEM__LAYER_SHARED_INDEX, FTMEM__LAYER_KINDS };
 enum { FTMEM__MLP_DENSE, FTMEM__MLP_EXPERTS, FTMEM__MLP_KINDS };
 static inline uint8_t ftmem__layer_attention(uint8_t kind)
 {

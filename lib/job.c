@@ -109,8 +109,8 @@ static ftmem_status job_check_layer_kinds(const ftmem_model *model, ftmem_error 
         uint8_t kind = model->layer_kind[i];
         if (ftmem__layer_attention(kind) >= FTMEM__LAYER_KINDS || ftmem__layer_mlp(kind) >= FTMEM__MLP_KINDS)
             return ftmem__fail_int(error, FTMEM_E_RANGE, "model.layer_kind", kind,
-                                   "model.layer_kind has a value that is none; its low four bits are 0 (full), 1 (sliding window) or 2 (full without "
-                                   "rotation), its high four bits 0 (dense) or 1 (experts)");
+                                   "model.layer_kind has a value that is none; its low four bits are 0 (full), 1 (sliding window), 2 (full without "
+                                   "rotation) or 3 (sparse, shared index), its high four bits 0 (dense) or 1 (experts)");
         if (ftmem__layer_mlp(kind) == FTMEM__MLP_EXPERTS && model->experts == 0)
             return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.experts", 0, "model.layer_kind has blocks with experts; give model.experts.");
     }

@@ -36,7 +36,8 @@ static ftmem__var linear_parameter(ftmem__low *low, int32_t role, int64_t n, int
     param.dtype = (uint8_t)dtype;
     param.tensor_class = base ? FTMEM_CLASS_WEIGHTS : FTMEM_CLASS_ADAPTERS;
     param.role = (uint8_t)role;
-    param.trained = trained;
+    param.trained = trained && !low->idle;
+    param.idle = trained && low->idle;
     param.base = base;
     linear_declare(low, param);
     return ftmem__weight(n, rows > 0 ? n / rows : n, dtype, trained);

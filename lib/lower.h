@@ -34,6 +34,7 @@ typedef struct ftmem__param {
     uint8_t dtype, tensor_class, role;
     bool trained;
     bool base; /* belongs to the base model (not LoRA, not a saved copy) */
+    bool idle; /* requires a gradient and never gets one: no state either */
 } ftmem__param;
 enum { FTMEM__MAX_PARAMS = 256 };
 typedef struct ftmem__params {
@@ -97,6 +98,7 @@ typedef struct ftmem__low {
     bool adapted;           /* this block has adapters */
     uint8_t kind;           /* of the block: FTMEM__LAYER_... */
     uint8_t mlp;            /* FTMEM__MLP_... */
+    bool idle;              /* what is declared now works without gradients */
     const ftmem__var *join; /* residual that attention or MLP add in their own forward, or NULL */
     bool cross;             /* attention looks at the stack before */
     const ftmem__var *bias; /* of positions, which it adds to its scores, or NULL */
@@ -148,7 +150,8 @@ bool ftmem__low_fused_qkv(ftmem__low *low, ftmem__var x, ftmem__var qkv[3]);
 bool ftmem__low_fused_o(ftmem__low *low, ftmem__var x, int64_t out, ftmem__var *y);
 bool ftmem__low_fused_mlp(ftmem__low *low, ftmem__var x, int64_t f, ftmem__var *y);
 /* norm.c */
-ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width); /* the family's norm over the last `width` */
+ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width);       /* the family's norm over the last `width` */
+ftmem__var ftmem__low_layer_norm(ftmem__low *low, ftmem__var x, int64_t width); /* LayerNorm with a bias, whatever the family's is */
 ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x);
 /* attention.c */
 void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, int32_t *count);              /* locals: what the caller's frame keeps beside */

@@ -150,6 +150,11 @@ static ftmem__var norm_layer_fp32(ftmem__low *low, ftmem__var x, ftmem__var w)
     return cast;
 }
 
+ftmem__var ftmem__low_layer_norm(ftmem__low *low, ftmem__var x, int64_t width)
+{
+    return norm_layer(low, x, width, true, true, false);
+}
+
 /* The family's norm over the last dimension, with a weight of `weights` elements. */
 static ftmem__var norm_kind(ftmem__low *low, ftmem__var x, int64_t weights, bool bias)
 {

@@ -135,6 +135,7 @@ void ftmem__totals_fill(ftmem__totals *t, const ftmem__walk *walk)
         t->weight_bytes[p->tensor_class] += p->bytes * count;
         if (p->base) t->parameters += p->n * count;
         else t->adapters += p->n * count;
+        if (p->idle) t->trainable += p->n * count;
         if (p->trained) optimizer_add(t, walk->shape.job, p, count, before);
         if (p->trained) before = p->n;
     }
