@@ -494,6 +494,8 @@ def single_kernels(job, stack, notes):
     if config and config[1].strip() not in FMS_KERNELS:
         raise NotScored("kernels", f"'{config[1].strip()}' is not modelled")
     kernels = FMS_KERNELS[config[1].strip()] if config else ()
+    if re.search("use_liger_kernel|Liger norms/rope/glu", notes):
+        kernels = ("norm", "rope", "mlp")
     if kernels:
         f["kernels"] = list(kernels)
     where = job.row.get("offload", "")
