@@ -27,20 +27,20 @@ class Block:
 
 class Allocator:
     def __init__(self):
-        self.blocks, self.reserved, self.live, self.peak = set(), 0, 0, 0
+        self.blocks, self.reserved, self.live, self.peak = {}, 0, 0, 0     # free blocks, in the order in which they became free
 
     def take(self, size):
         size = (size + 511) // 512 * 512
         fitting = [b for b in self.blocks if b.size >= size]
         block = min(fitting, key=lambda b: b.size) if fitting else self.segment(size)
-        self.blocks.discard(block)
+        self.blocks.pop(block, None)
         block.free = False
         if block.size - size > MIB:
             rest = Block(block.size - size, block, block.right)
             if block.right:
                 block.right.left = rest
             block.right, block.size = rest, size
-            self.blocks.add(rest)
+            self.blocks[rest] = None
         self.live += block.size
         self.peak = max(self.peak, self.live)
         return block
@@ -58,10 +58,11 @@ class Allocator:
                 self.join(block, block.right)
             if block.left and block.left.free:
                 block = self.join(block.left, block)
-            self.blocks.add(block)
+            self.blocks[block] = None
 
     def join(self, left, right):
-        self.blocks -= {left, right}
+        self.blocks.pop(left, None)
+        self.blocks.pop(right, None)
         left.size += right.size
         left.right = right.right
         if left.right:

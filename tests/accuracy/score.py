@@ -268,6 +268,8 @@ def read_oracle(job, configs, options):
         raise NotScored("task", f"'{r['task']}' is not modelled")
     if int(r.get("enc_seq") or 0):
         f["encoder_sequence"] = int(r["enc_seq"])
+    if re.match(r"[1-4]\.", r.get("transformers") or ""):
+        f["transformers_version"] = ".".join(r["transformers"].split(".")[:2])
     if r["loss"] == "chunked":
         f["loss_chunk_tokens"] = integer(r, "chunk")
     if r["autocast"]:
