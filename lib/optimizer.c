@@ -110,6 +110,13 @@ static int64_t optimizer_router_bias(const ftmem__shape *shape)
     return layers * ftmem__round512(4 * shape->model->experts);
 }
 
+/* modeling_mixtral.py MixtralRotaryEmbedding before 4.48: cos_cached and sin_cached in the dtype of loading. */
+static int64_t optimizer_table_buffers(const ftmem__shape *shape)
+{
+    if (shape->job->transformers_version >= shape->family->table_buffers_before) return 0;
+    return 2 * shape->model->layers * ftmem__round512(ftmem__bytes(shape->compute, shape->model->max_positions * shape->rotary));
+}
+
 static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
 {
     const ftmem__shape *shape = &walk->shape;
@@ -118,7 +125,7 @@ static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
     t->buffer_bytes = rope ? 2 * ftmem__round512(shape->rotary / 2 * 4) : 0;
     if (shape->family->logits_buffer) t->buffer_bytes += ftmem__round512(ftmem__bytes(shape->compute, shape->vocab));
     if (shape->family->mask_buffer) t->buffer_bytes += ftmem__round512(shape->model->position_rows * shape->model->position_rows);
-    t->buffer_bytes += optimizer_router_bias(shape);
+    t->buffer_bytes += optimizer_router_bias(shape) + optimizer_table_buffers(shape);
     t->batch_bytes = ftmem__round512(8 * shape->tokens) + optimizer_fed(walk->stack[0].shape, job->micro_batch); /* labels; what the first stack is fed */
     t->eval_batch_bytes = ftmem__round512(8 * job->eval_batch * shape->s) + optimizer_fed(walk->stack[0].shape, job->eval_batch);
     t->workspace_bytes = job->cublas_workspace == FTMEM_OFF ? 0 : job->gpu.sm_arch >= 90 ? (int64_t)32 << 20 : 8519680; /* truth: 8.125 MiB, 32 on sm90 */
