@@ -152,6 +152,7 @@ typedef struct ftmem__family {
     bool head_unbiased;        /* the head's dense has no bias */
     bool returns_cache;        /* with use_cache: even checkpointed blocks return keys and values, views of the fused projection (modeling_gpt_bigcode.py) */
     bool loss_own_dtype_v4;    /* transformers before 4.50: cross-entropy in the logits' dtype (modeling_gpt2.py GPT2LMHeadModel) */
+    int32_t table_buffers_before; /* version of transformers until which each block has cos and sin of every position as buffers (4.44 and 4.47 read) */
     bool loss_in_model;        /* transformers 4.46 and 4.47: the model's forward still widens and shifts the logits itself (modeling_mistral.py) */
     bool never_quantized;      /* linears of a class of its own, which bitsandbytes leaves alone (Falcon) */
     bool scale_before_head;    /* the head's input is scaled, where `scaled`, not the logits (MiniCPM) */

@@ -588,6 +588,8 @@ ftmem_status ftmem_resolve(const ftmem_job *job, ftmem_job *resolved, ftmem_adap
     if (status != FTMEM_OK) return status;
     c.job.model = job->model;
     c.job.adapter = adapter ? adapter : job->adapter;
+    /* 0 would ask for the stack's default when the answer is asked again */
+    if (c.job.stack != FTMEM_STACK_TRANSFORMERS && c.job.recompute == FTMEM_RECOMPUTE_NONE) c.job.recompute = FTMEM_RECOMPUTE_OFF;
     if (adapter) ftmem__export(adapter, &c.adapter, sizeof c.adapter);
     ftmem__export(resolved, &c.job, sizeof c.job);
     return FTMEM_OK;
