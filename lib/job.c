@@ -377,6 +377,17 @@ static ftmem_status job_check_no_adapter(const ftmem__case *c, ftmem_error *erro
     return ftmem__fail(error, FTMEM_E_CONFLICT, field->path, "given", s.message);
 }
 
+/* PEFT's DoRA alone is modelled. */
+static ftmem_status job_check_dora(const ftmem__case *c, ftmem_error *error)
+{
+    int32_t stack = c->job.stack;
+    if (c->adapter.use_dora != FTMEM_ON) return FTMEM_OK;
+    if (stack == FTMEM_STACK_UNSLOTH || stack == FTMEM_STACK_TORCHTUNE || stack == FTMEM_STACK_LITGPT || stack == FTMEM_STACK_FMS)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.use_dora", "on",
+                           "adapter.use_dora is on, but DoRA is modelled in PEFT's form only, and job.stack has its own adapters");
+    return FTMEM_OK;
+}
+
 static ftmem_status job_fail_quant(const ftmem__case *c, ftmem_status status, const char *message, ftmem_error *error)
 {
     return ftmem__fail(error, status, "adapter.quant", ftmem_enum_name("quant", c->adapter.quant), message);
@@ -434,9 +445,11 @@ static ftmem_status job_check_method_place(const ftmem__case *c, ftmem_error *er
     const ftmem__quant *quant = ftmem__quant_of(a->quant);
     const ftmem__family *family = ftmem__family_of(&c->model);
     bool lora = a->kind <= FTMEM_ADAPTER_LORA_FA && a->use_dora != FTMEM_ON, fused = (c->job.kernels & FTMEM_FUSED_LORA) || c->job.stack == FTMEM_STACK_LITGPT;
+    const uint32_t experts = 1u << FTMEM_ROLE_EXPERTS_UP | 1u << FTMEM_ROLE_EXPERTS_DOWN | 1u << FTMEM_ROLE_ROUTER;
+    bool foreign = quant && !quant->bitsandbytes; /* bitsandbytes alone leaves fused experts as they are */
     const char *place = NULL;
     if (a->kind == FTMEM_ADAPTER_NONE || (lora && !job_has_ranks(a) && (!quant || quant->bitsandbytes))) return FTMEM_OK;
-    if (c->model.experts > 0) place = "a mixture of experts";
+    if (c->model.experts > 0 && (foreign || (a->targets & experts) || a->kind > FTMEM_ADAPTER_LORA_FA)) place = "a mixture of experts";
     else if (family->encoder) place = "an encoder beside its decoder";
     else if (c->model.tower) place = "a vision tower";
     else if (fused) place = "fused LoRA kernels";
@@ -669,9 +682,9 @@ static ftmem_status job_check_stacks(const ftmem__case *c, ftmem_error *error)
 static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
 {
     static ftmem_status (*const checks[])(const ftmem__case *, ftmem_error *) = {
-        job_check_no_adapter,     job_check_method,   job_check_method_place,  job_check_quantisation, job_check_targets,
-        job_check_adapter_layers, job_check_freeze,   job_check_freeze_layers, job_check_precision,    job_check_loss,
-        job_check_idle,           job_check_sequence, job_check_gpu,           job_check_stacks,       job_check_task,
+        job_check_no_adapter,     job_check_method, job_check_dora,          job_check_method_place, job_check_quantisation, job_check_targets,
+        job_check_adapter_layers, job_check_freeze, job_check_freeze_layers, job_check_precision,    job_check_loss,         job_check_idle,
+        job_check_sequence,       job_check_gpu,    job_check_stacks,        job_check_task,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);
@@ -704,6 +717,8 @@ ftmem_status ftmem_resolve(const ftmem_job *job, ftmem_job *resolved, ftmem_adap
     if (status != FTMEM_OK) return status;
     c.job.model = job->model;
     c.job.adapter = adapter ? adapter : job->adapter;
+    /* 0 would ask for the stack's default when the answer is asked again */
+    if (c.job.stack != FTMEM_STACK_TRANSFORMERS && c.job.recompute == FTMEM_RECOMPUTE_NONE) c.job.recompute = FTMEM_RECOMPUTE_OFF;
     if (adapter) ftmem__export(adapter, &c.adapter, sizeof c.adapter);
     ftmem__export(resolved, &c.job, sizeof c.job);
     return FTMEM_OK;

@@ -104,7 +104,7 @@ def test_contradictions(keywords: dict[str, Any], error: type[Exception]) -> Non
         ftmem.predict(LLAMA, target_modules="q_proj", seq_len=16, **keywords)
 
 
-@pytest.mark.parametrize("keywords", [{"method": "ia3"}, {"method": "lora", "use_dora": True}, {"method": "lora", "quant": "gptq"}, {"method": "lora", "rank_pattern": {"q_proj": 4}}])
+@pytest.mark.parametrize("keywords", [{"method": "ia3"}, {"method": "lora", "quant": "gptq"}])
 def test_mixtures_of_experts_take_plain_lora(keywords: dict[str, Any]) -> None:
     experts = {**LLAMA, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
     assert ftmem.predict(experts, method="lora", target_modules="q_proj", seq_len=16).trainable
