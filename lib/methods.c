@@ -338,19 +338,23 @@ ftmem__var ftmem__method_oft(ftmem__low *low, const ftmem__adapted *at)
     ftmem__tape *tape = low->tape;
     int64_t in = at->x.cols, side = methods_block(in, low->shape->adapter->block_size ? low->shape->adapter->block_size : 32), blocks = in / side;
     int64_t elements = side * (side - 1) / 2;
-    ftmem__var vec = ftmem__low_adapter(low, at->role, blocks * elements, blocks), x = ftmem__cast(tape, at->x, vec.dtype), turn, turned, y;
+    ftmem__var vec = ftmem__low_adapter(low, at->role, blocks * elements, blocks), x = ftmem__cast(tape, at->x, vec.dtype), turn, turned, rotated, y;
     ftmem__low_buffer(low, 8 * elements);
     ftmem__low_buffer(low, 8 * elements);
     turn = methods_cayley(low, vec, blocks, side);
     turned = methods_bmm(low, x, turn, side);
     y = ftmem__unary(tape, FTMEM__OP_CLONE, turned); /* reshape of what is laid out by blocks */
+    rotated = ftmem__cast(tape, y, x.dtype);
+    ftmem__drop(tape, y);
     ftmem__drop(tape, turned);
     ftmem__drop(tape, turn);
     ftmem__drop(tape, x);
-    x = ftmem__method_cast(tape, y, at->x.dtype);
+    x = ftmem__cast(tape, rotated, at->x.dtype);
     y = ftmem__low_base(low, at->role, x, at->out, at->bias);
     ftmem__drop(tape, x);
-    return ftmem__method_cast(tape, y, at->x.dtype);
+    y = ftmem__method_cast(tape, y, at->x.dtype);
+    ftmem__drop(tape, rotated);
+    return y;
 }
 
 /* ------------------------------------------------------------------------------------------------ virtual tokens */
