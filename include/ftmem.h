@@ -101,7 +101,10 @@ enum {
     FTMEM_MIXTRAL = 33, FTMEM_QWEN3_MOE = 34,
     FTMEM_DEEPSEEK_V2 = 35, FTMEM_DEEPSEEK_V3 = 36, FTMEM_GLM4_MOE = 37, FTMEM_MINIMAX_M2 = 38, FTMEM_OLMOE = 39,
     FTMEM_T5 = 40, FTMEM_BART = 41, FTMEM_WHISPER = 42, /* encoder and decoder: two stacks */
-    FTMEM_FAMILY_END = 43
+    /* latent attention */
+    FTMEM_MINICPM3 = 50, FTMEM_DEEPSEEK_V32 = 52, FTMEM_GLM_MOE_DSA = 53, FTMEM_DEEPSEEK_V4 = 54, FTMEM_MIMO_V2_FLASH = 55, FTMEM_STEP3P7 = 56,
+    FTMEM_DEEPSEEK_V1 = 57,
+    FTMEM_FAMILY_END = 58
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */

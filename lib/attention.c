@@ -30,7 +30,7 @@ static void attention_swap(ftmem__tape *tape, ftmem__var *place, ftmem__var valu
 }
 
 /* (x * cos) + (rotate_half(x) * sin); the tables are the model's, made once. */
-static ftmem__var attention_turn(ftmem__low *low, ftmem__var x)
+ftmem__var ftmem__low_turn(ftmem__low *low, ftmem__var x)
 {
     ftmem__tape *tape = low->tape;
     int32_t dtype = low->shape->family->tables == FTMEM__TABLES_FP32 ? FTMEM_FP32 : low->shape->stream;
@@ -54,7 +54,7 @@ static void attention_rotate_whole(ftmem__low *low, ftmem__var qk[2])
     ftmem__var wide[2], turned[2], given[2];
     int32_t i, dtype = qk[0].dtype;
     for (i = 0; i < 2; i++) wide[i] = ftmem__cast(tape, qk[i], tables == FTMEM__TABLES_CAST_QK_FP32 ? FTMEM_FP32 : dtype);
-    for (i = 0; i < 2; i++) turned[i] = attention_turn(low, wide[i]);
+    for (i = 0; i < 2; i++) turned[i] = ftmem__low_turn(low, wide[i]);
     if (tables == FTMEM__TABLES_CAST) dtype = turned[0].dtype;
     for (i = 0; i < 2; i++) given[i] = qk[i];
     for (i = 0; i < 2; i++) qk[i] = ftmem__cast(tape, turned[i], dtype);
@@ -82,7 +82,7 @@ static void attention_rotate_slices(ftmem__low *low, ftmem__var qk[2], bool late
     for (i = 0; i < 2; i++)
         part[i][0] = attention_slice(tape, qk[i], low->shape->rotary), part[i][1] = attention_slice(tape, qk[i], qk[i].cols - low->shape->rotary);
     for (i = 0; i < 2; i++) {
-        attention_swap(tape, &part[i][0], attention_turn(low, part[i][0]));
+        attention_swap(tape, &part[i][0], ftmem__low_turn(low, part[i][0]));
         if (late) continue;
         y[i] = attention_join(tape, part[i], qk[i]);
         ftmem__drop(tape, part[i][0]);

@@ -419,6 +419,7 @@ static ftmem_status config_latent_heads(const config_source *c, ftmem_model *mod
     ftmem_entry e = config_lookup(c, "qk_nope_head_dim");
     ftmem_status status = config_whole(c, &e, 1 << 16, false, &plain);
     model->head_dim = plain + model->rotary_dim;
+    if (model->value_dim == 0) model->value_dim = model->hidden / model->heads; /* configuration_minicpm3.py */
     model->kv_heads = model->heads;
     return status;
 }

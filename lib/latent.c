@@ -70,12 +70,12 @@ static ftmem__var latent_turn(ftmem__low *low, ftmem__var x)
 
 static void latent_rotate(ftmem__low *low, ftmem__var rot[2])
 {
-    int32_t i;
-    if (low->shape->family->turn == FTMEM__TURN_COMPLEX) {
+    int32_t i, turn = low->shape->family->turn;
+    if (turn == FTMEM__TURN_COMPLEX) {
         latent_rotate_complex(low, rot);
         return;
     }
-    for (i = 0; i < 2; i++) latent_replace(low->tape, &rot[i], latent_turn(low, rot[i]));
+    for (i = 0; i < 2; i++) latent_replace(low->tape, &rot[i], turn == FTMEM__TURN_INTERLEAVED ? latent_turn(low, rot[i]) : ftmem__low_turn(low, rot[i]));
 }
 
 /* Attention.expand_kv: an empty tensor into which both parts of the keys are copied. */

@@ -97,7 +97,8 @@ typedef struct ftmem__low {
     const ftmem__var *bias; /* of positions, which it adds to its scores, or NULL */
     uint8_t given, made;    /* sides that are there already, and those that this segment has made */
     ftmem__var *side;       /* FTMEM__SIDES of them, which the walk owns */
-    bool has_weights;
+    bool has_weights, has_scaled;
+    ftmem__var scaled;  /* the head's input: a name until the loss is there */
     ftmem__var weights; /* attention weights that eager attention returned: alive until the block returns */
 } ftmem__low;
 
@@ -137,6 +138,7 @@ ftmem__var ftmem__low_plain_linear(ftmem__low *low, ftmem__var x, ftmem__var w, 
 ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width); /* the family's norm over the last `width` */
 ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x);
 /* attention.c */
+ftmem__var ftmem__low_turn(ftmem__low *low, ftmem__var x);                                                  /* (x * cos) + (rotate_half(x) * sin) */
 void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, int32_t *count);              /* locals: what the caller's frame keeps beside */
 ftmem__var ftmem__low_attend(ftmem__low *low, const ftmem__var qkv[3], ftmem__var *locals, int32_t *count); /* q, k, v stay the caller's */
 bool ftmem__low_own_eager(const ftmem__low *low);                /* the model's own eager code runs, whatever the job asks for */

@@ -675,6 +675,7 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
     } else {
         loss = ftmem__low_loss(low, logits);
     }
+    if (low->has_scaled) ftmem__drop(tape, low->scaled);
     if (!held) ftmem__drop(tape, logits);
     if (ends && held) ends->logits_bytes = tape->stores[logits.store].bytes;
     ftmem__drop(tape, *normed);

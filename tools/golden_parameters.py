@@ -53,7 +53,7 @@ from transformers.pytorch_utils import Conv1D
 TYPES = (
     "llama mistral qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 gpt2 gpt_neox gptj opt bloom mpt falcon starcoder2 "
     "gpt_bigcode olmo olmo2 olmo3 smollm3 granite stablelm cohere cohere2 mixtral qwen3_moe deepseek_v2 deepseek_v3 glm4_moe "
-    "minimax_m2 olmoe"
+    "minimax_m2 olmoe minicpm3"
 ).split()
 
 # Out of scope: mixtures of experts, hybrids, encoders, encoder-decoders, vision, code that transformers does not have.
@@ -301,6 +301,8 @@ def default_rows(typ):
     rows = []
     for field in dataclasses.fields(cls):
         key, value = field.name, field.default
+        if key == "head_dim" and hasattr(cls(), "kv_lora_rank"):    # of the rotated part: the library adds the parts up
+            continue
         if key in base | IRRELEVANT or key.endswith(IRRELEVANT_ENDS) or key.startswith(IRRELEVANT_STARTS):
             continue
         value = value.default if isinstance(value, dataclasses.Field) else value
