@@ -183,9 +183,13 @@ enum {
     FTMEM_ROLE_Q_UP = 18,    /* q_rank to heads x head_dim */
     FTMEM_ROLE_KV_DOWN = 19, /* hidden to kv_rank + rotary_dim */
     FTMEM_ROLE_KV_UP = 20,   /* kv_rank to heads x (head_dim - rotary_dim + value_dim) */
-    FTMEM_ROLE_END = 21
+    /* of the indexer of sparse attention */
+    FTMEM_ROLE_INDEX_Q = 21,       /* q_rank to index_heads x index_dim */
+    FTMEM_ROLE_INDEX_K = 22,       /* hidden to index_dim */
+    FTMEM_ROLE_INDEX_WEIGHTS = 23, /* hidden to index_heads */
+    FTMEM_ROLE_END = 24
 };
-#define FTMEM_ROLES_ALL_LINEAR 0x1fe1ffu /* every linear of a block: PEFT's "all-linear" */
+#define FTMEM_ROLES_ALL_LINEAR 0xffe1ffu /* every linear of a block: PEFT's "all-linear" */
 
 /* Parts for ftmem_job.freeze; a set is an OR. */
 enum { FTMEM_PART_EMBED = 1, FTMEM_PART_HEAD = 2, FTMEM_PART_FIRST_LAYERS = 4, FTMEM_PART_LAST_LAYERS = 8, FTMEM_PART_ALL_BUT = 16 };
@@ -290,6 +294,9 @@ typedef struct ftmem_model {
     double mlp_dropout;        /* between activation and down projection; 0: none */
     int32_t gated;             /* switch: the MLP has a gate, in families that come in both forms (T5); AUTO: the family's */
     int32_t reserved2;
+    int64_t index_keys;  /* sparse attention: of so many keys, chosen by an indexer, each query sees the values; 0: of all */
+    int64_t index_heads; /* heads of the indexer */
+    int64_t index_dim;   /* width of one of them */
 } ftmem_model;
 
 /* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do

@@ -114,6 +114,8 @@ typedef struct ftmem__family {
     bool positions_by_row;               /* each row looks its positions up, which are summed from the mask (modeling_opt.py) */
     bool bias_apart;                     /* a linear's bias is added by an operation of its own (modeling_falcon.py FalconLinear) */
     bool always_mask;                    /* create_causal_mask is told not to skip it (modeling_falcon.py) */
+    bool index_halves;                   /* the indexer rotates halves, not pairs (modeling_deepseek_v32.py) */
+    bool no_flash;                       /* the class refuses flash-attention */
     bool returns_weights;                /* a block returns (stream, attention weights): the caller's tuple holds them */
     bool mask_buffer;                    /* a boolean buffer of positions x positions (modeling_gpt_bigcode.py GPTBigCodeModel) */
     bool never_quantized;                /* linears of a class of its own, which bitsandbytes leaves alone (Falcon) */

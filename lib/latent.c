@@ -16,17 +16,20 @@ static void latent_split(ftmem__low *low, ftmem__var x, int64_t first, ftmem__va
     ftmem__split(low->tape, x, 2, n, part);
 }
 
-static ftmem__var latent_queries(ftmem__low *low, ftmem__var x)
+/* The latent has a name where an indexer reads it too (modeling_deepseek_v32.py q_resid). */
+static ftmem__var latent_queries(ftmem__low *low, ftmem__var x, ftmem__var *latent)
 {
     const ftmem__shape *shape = low->shape;
     ftmem__var narrow, normed, y;
+    latent->store = -1;
     if (shape->model->q_rank == 0) return ftmem__low_linear(low, FTMEM_ROLE_Q, x, shape->q, false);
     narrow = ftmem__low_linear(low, FTMEM_ROLE_Q_DOWN, x, shape->model->q_rank, shape->model->qkv_bias == FTMEM_ON);
     normed = ftmem__low_norm(low, narrow, narrow.cols);
     ftmem__drop(low->tape, narrow);
     low->tape->part = FTMEM__PART_ATTENTION;
     y = ftmem__low_linear(low, FTMEM_ROLE_Q_UP, normed, shape->q, false);
-    ftmem__drop(low->tape, normed);
+    if (shape->model->index_keys > 0) *latent = normed;
+    else ftmem__drop(low->tape, normed);
     return y;
 }
 
@@ -49,7 +52,7 @@ static void latent_rotate_complex(ftmem__low *low, ftmem__var rot[2])
 }
 
 /* modeling_deepseek_v3.py apply_rotary_pos_emb_interleave: even and odd dimensions are taken apart; half a table is enough. */
-static ftmem__var latent_turn(ftmem__low *low, ftmem__var x)
+ftmem__var ftmem__low_turn_pairs(ftmem__low *low, ftmem__var x)
 {
     ftmem__tape *tape = low->tape;
     ftmem__var table = ftmem__constant(low->shape->s * low->shape->rotary / 2, low->shape->rotary / 2, x.dtype), side[2], part[2], a, b, y;
@@ -75,7 +78,8 @@ static void latent_rotate(ftmem__low *low, ftmem__var rot[2])
         latent_rotate_complex(low, rot);
         return;
     }
-    for (i = 0; i < 2; i++) latent_replace(low->tape, &rot[i], turn == FTMEM__TURN_INTERLEAVED ? latent_turn(low, rot[i]) : ftmem__low_turn(low, rot[i]));
+    for (i = 0; i < 2; i++)
+        latent_replace(low->tape, &rot[i], turn == FTMEM__TURN_INTERLEAVED ? ftmem__low_turn_pairs(low, rot[i]) : ftmem__low_turn(low, rot[i]));
 }
 
 /* Attention.expand_kv: an empty tensor into which both parts of the keys are copied. */
@@ -105,7 +109,7 @@ void ftmem__low_latent(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ftmem__
 {
     const ftmem__shape *shape = low->shape;
     ftmem__tape *tape = low->tape;
-    ftmem__var q = latent_queries(low, x), query[2], compressed, latent[2], normed, rot[2], in[2];
+    ftmem__var narrow, q = latent_queries(low, x, &narrow), query[2], compressed, latent[2], normed, rot[2], in[2];
     ftmem__var heads = ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, q);
     latent_split(low, heads, shape->heads * (shape->d - shape->rotary), query);
     ftmem__drop(tape, heads);
@@ -120,6 +124,8 @@ void ftmem__low_latent(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ftmem__
     in[1] = rot[0];
     qkv[0] = ftmem__apply(tape, FTMEM__OP_CAT, in, 2, q.n, shape->q, rot[0].dtype);
     latent_expand(low, normed, rot[1], &qkv[1], &qkv[2]);
+    ftmem__low_indexer(low, x, narrow, locals, count);
+    locals[(*count)++] = narrow;
     locals[(*count)++] = q;
     locals[(*count)++] = query[0];
     locals[(*count)++] = compressed;

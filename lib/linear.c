@@ -38,6 +38,7 @@ static ftmem__var linear_parameter(ftmem__low *low, int32_t role, int64_t n, int
     param.role = (uint8_t)role;
     param.trained = trained;
     param.base = base;
+    param.idle = low->tape->no_grad;
     linear_declare(low, param);
     return ftmem__weight(n, rows > 0 ? n / rows : n, dtype, trained);
 }
@@ -174,9 +175,16 @@ static ftmem__var linear_apart(ftmem__low *low, ftmem__var x, ftmem__var w, cons
     return sum;
 }
 
+/* modeling_deepseek_v32.py _keep_in_fp32_modules: fp32 where fp16 is loaded. */
+int32_t ftmem__low_dtype(const ftmem__low *low, int32_t role)
+{
+    return role == FTMEM_ROLE_INDEX_WEIGHTS && low->shape->compute == FTMEM_FP16 ? FTMEM_FP32 : low->shape->dtype;
+}
+
 static bool linear_is_quantized(const ftmem__low *low, int32_t role)
 {
     const ftmem__family *family = low->shape->family;
+    if (role == FTMEM_ROLE_INDEX_WEIGHTS) return false; /* named by _keep_in_fp32_modules, which quantizers leave alone */
     if (family->never_quantized || (role == FTMEM_ROLE_DOWN && family->down_never_quantized)) return false;
     return (low->shape->qlora || low->shape->lora8) && ftmem__is_linear(role);
 }
@@ -187,7 +195,7 @@ static ftmem__var linear_base(ftmem__low *low, int32_t role, ftmem__var x, int64
     bool quantized = linear_is_quantized(low, role);
     ftmem__var w, b;
     if (quantized) linear_quantized(low, role, x.cols, out);
-    else w = linear_parameter(low, role, x.cols * out, out, shape->dtype, low->trained, true);
+    else w = linear_parameter(low, role, x.cols * out, out, ftmem__low_dtype(low, role), low->trained, true);
     if (bias) b = linear_parameter(low, role, out, 0, shape->dtype, low->trained, true);
     if (!quantized && shape->family->bias_apart) return linear_apart(low, x, w, bias ? &b : NULL, out);
     if (!quantized) return ftmem__low_plain_linear(low, x, w, bias ? &b : NULL, out);

@@ -33,6 +33,7 @@ typedef struct ftmem__param {
     int32_t segment; /* index of the segment kind that has it */
     uint8_t dtype, tensor_class, role;
     bool trained;
+    bool idle; /* trained as far as the optimizer knows, but no gradient ever arrives */
     bool base; /* belongs to the base model (not LoRA, not a saved copy) */
 } ftmem__param;
 enum { FTMEM__MAX_PARAMS = 256 };
@@ -128,6 +129,7 @@ ftmem_status ftmem__shape_encoder(ftmem__shape *shape, const ftmem__case *c, ftm
 ftmem__var ftmem__low_dropout(ftmem__low *low, ftmem__var x, double p); /* takes over x */
 /* linear.c */
 ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias);
+int32_t ftmem__low_dtype(const ftmem__low *low, int32_t role);                                         /* as the weight is stored, if it is not quantised */
 ftmem__var ftmem__low_parameter(ftmem__low *low, int32_t role, int64_t n, int64_t cols, bool trained); /* a norm's vector, an embedding */
 ftmem__var ftmem__low_convolution(ftmem__low *low, ftmem__var x, int64_t channels, int64_t out, int64_t length, int64_t kernel); /* F.conv1d; takes over x */
 ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t cols);                        /* PEFT's modules_to_save: a trained copy */
@@ -135,7 +137,8 @@ ftmem__var ftmem__low_adapter(ftmem__low *low, int32_t role, int64_t n, int64_t 
 ftmem__var ftmem__low_parameter_of(ftmem__low *low, int32_t role, int64_t n, int64_t cols, int32_t dtype); /* one that keeps a dtype of its own */
 ftmem__var ftmem__low_plain_linear(ftmem__low *low, ftmem__var x, ftmem__var w, const ftmem__var *bias, int64_t out); /* F.linear, autocast honoured */
 /* norm.c */
-ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width); /* the family's norm over the last `width` */
+ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width);       /* the family's norm over the last `width` */
+ftmem__var ftmem__low_layer_norm(ftmem__low *low, ftmem__var x, int64_t width); /* a LayerNorm, whatever the family's is */
 ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x);
 /* attention.c */
 ftmem__var ftmem__low_turn(ftmem__low *low, ftmem__var x);                                                  /* (x * cos) + (rotate_half(x) * sin) */
@@ -145,6 +148,9 @@ bool ftmem__low_own_eager(const ftmem__low *low);                /* the model's 
 int32_t ftmem__low_kernel(const ftmem__low *low, int32_t dtype); /* FTMEM_KERNEL_... for queries of this dtype */
 /* latent.c */
 void ftmem__low_latent(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ftmem__var *locals, int32_t *count); /* rotated queries, keys and values */
+ftmem__var ftmem__low_turn_pairs(ftmem__low *low, ftmem__var x);                                              /* rotates even and odd dimensions, taken apart */
+/* indexer.c */
+void ftmem__low_indexer(ftmem__low *low, ftmem__var x, ftmem__var latent, ftmem__var *locals, int32_t *count); /* where the model has one */
 /* mlp.c */
 ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x);
 ftmem__var ftmem__low_gated(ftmem__low *low, ftmem__var x, int64_t width);             /* a gated MLP of this width */

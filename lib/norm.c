@@ -156,6 +156,11 @@ ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width)
     return norm_kind(low, x, width, low->shape->model->norm_bias == FTMEM_ON);
 }
 
+ftmem__var ftmem__low_layer_norm(ftmem__low *low, ftmem__var x, int64_t width)
+{
+    return norm_layer(low, x, width, true, true, false);
+}
+
 /* The same norm over each head with one weight for all or a weight for each (modeling_stablelm.py
    StableLmLayerNormPerHead, joined again; modeling_cohere.py), or over the whole projection: takes over x. */
 ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x)

@@ -255,7 +255,7 @@ static const ftmem__var *program_bias(ftmem__low *low, int64_t keys, int32_t que
 static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
 {
     const ftmem__shape *shape = low->shape;
-    ftmem__var qkv[3], locals[12], out, y;
+    ftmem__var qkv[3], locals[16], out, y;
     int32_t count = 0;
     low->tape->part = FTMEM__PART_ATTENTION;
     if (shape->model->kv_rank > 0) ftmem__low_latent(low, x, qkv, locals, &count);

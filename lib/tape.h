@@ -123,6 +123,7 @@ struct ftmem__tape {
     int16_t fourth_gradient; /* of the node that runs */
     ftmem__var also;         /* a second value that backward starts from; also_gradient: its gradient, -1: none */
     int16_t also_gradient;
+    bool no_grad;    /* torch.no_grad() inside a forward: nothing asks for a gradient */
     bool sum_leaves; /* gradients exist already: new ones are added and freed */
     ftmem__store stores[FTMEM__MAX_STORES];
     ftmem__var fourth[4];

@@ -53,7 +53,7 @@ from transformers.pytorch_utils import Conv1D
 TYPES = (
     "llama mistral qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 gpt2 gpt_neox gptj opt bloom mpt falcon starcoder2 "
     "gpt_bigcode olmo olmo2 olmo3 smollm3 granite stablelm cohere cohere2 mixtral qwen3_moe deepseek_v2 deepseek_v3 glm4_moe "
-    "minimax_m2 olmoe minicpm3"
+    "minimax_m2 olmoe minicpm3 deepseek_v32 glm_moe_dsa"
 ).split()
 
 # Out of scope: mixtures of experts, hybrids, encoders, encoder-decoders, vision, code that transformers does not have.
@@ -309,6 +309,8 @@ def default_rows(typ):
         if value is None and key in DERIVED and resolved(typ, key) is not None:
             check_derived(typ, key, DERIVED[key])
             value = "=" + DERIVED[key]
+        elif key == "layer_types" and set(cls().layer_types) == {"indexed_attention"}:    # of the cache: all layers are alike
+            continue
         elif key == "layer_types":
             value = layer_pattern(typ)
         elif key == "no_rope_layers":
