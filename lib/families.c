@@ -203,7 +203,7 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_DEEPSEEK_V32] = {.model_type = "deepseek_v32", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON,
         .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .always_mask = true, .index_halves = true, .no_flash = true, .modules = INDEXED_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
     [FTMEM_GLM_MOE_DSA] = {.model_type = "glm_moe_dsa", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON,
-        .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .always_mask = true, .no_flash = true, .modules = INDEXED_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
+        .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .always_mask = true, .hands_index = true, .no_flash = true, .modules = INDEXED_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
     [FTMEM_GLM4_MOE] = {.model_type = "glm4_moe", QWEN3_PARTS, .turn = FTMEM__TURN_JOINED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .experts_as = FTMEM__EXPERTS_AS_PROJ,
         .router_fp32 = true, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_MINIMAX_M2] = {.model_type = "minimax_m2", QWEN3_PARTS, .qk_norm_kind = FTMEM__QK_WHOLE, .norm_each = true, .views_last = true, .turn = FTMEM__TURN_JOINED, .router = FTMEM__ROUTER_SIGMOID, .router_norm = ON,
@@ -292,6 +292,8 @@ static ftmem_status families_required(const ftmem_model *model, ftmem_error *err
     else if (model->vocab == 0) missing = "model.vocab";
     else if (model->ffn == 0) missing = "model.ffn";
     else if (model->experts > 0 && model->experts_per_token == 0) missing = "model.experts_per_token";
+    else if (model->index_keys > 0 && model->index_heads == 0) missing = "model.index_heads";
+    else if (model->index_keys > 0 && model->index_dim == 0) missing = "model.index_dim";
     else if (model->position_rows == 0 && ftmem__family_of(model)->positions == FTMEM__LEARNED) missing = "model.position_rows";
     if (!missing) return FTMEM_OK;
     return ftmem__fail(error, FTMEM_E_MISSING, missing, "0",
@@ -328,6 +330,9 @@ ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error)
     if (model->experts_per_token > model->experts)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.experts_per_token", model->experts_per_token,
                                "model.experts_per_token cannot exceed model.experts.");
+    if (model->index_keys > 0 && (model->q_rank == 0 || model->index_dim < model->rotary_dim))
+        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.index_keys", model->index_keys,
+                               "model.index_keys is given; an indexer needs model.q_rank, and model.index_dim not below model.rotary_dim.");
     if (model->rotary_dim > model->head_dim)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.rotary_dim", model->rotary_dim, "model.rotary_dim cannot exceed model.head_dim.");
     return FTMEM_OK;

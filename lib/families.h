@@ -79,7 +79,10 @@ static inline bool ftmem__is_linear(int32_t role) /* a matrix of a block that Lo
 }
 
 /* Halves of ftmem_model.layer_kind. */
-enum { FTMEM__LAYER_FULL, FTMEM__LAYER_SLIDING, FTMEM__LAYER_NO_ROTATION, FTMEM__LAYER_KINDS };
+enum { FTMEM__LAYER_FULL, FTMEM__LAYER_SLIDING, FTMEM__LAYER_NO_ROTATION, FTMEM__LAYER_REUSED_INDEX, FTMEM__LAYER_KINDS };
+/* Beside them, where blocks hand on which keys they have chosen (ftmem__shape_layer_kind): the block before has just chosen,
+   or has handed on itself what it was given. */
+enum { FTMEM__LAYER_HANDED_NEW = 4, FTMEM__LAYER_HANDED_OLD = 8, FTMEM__LAYER_HANDED = 12 };
 enum { FTMEM__MLP_DENSE, FTMEM__MLP_EXPERTS, FTMEM__MLP_KINDS };
 static inline uint8_t ftmem__layer_attention(uint8_t kind)
 {
@@ -115,6 +118,7 @@ typedef struct ftmem__family {
     bool bias_apart;                     /* a linear's bias is added by an operation of its own (modeling_falcon.py FalconLinear) */
     bool always_mask;                    /* create_causal_mask is told not to skip it (modeling_falcon.py) */
     bool index_halves;                   /* the indexer rotates halves, not pairs (modeling_deepseek_v32.py) */
+    bool hands_index;                    /* a block returns the keys that its indexer has chosen, for the next ones (modeling_glm_moe_dsa.py) */
     bool no_flash;                       /* the class refuses flash-attention */
     bool returns_weights;                /* a block returns (stream, attention weights): the caller's tuple holds them */
     bool mask_buffer;                    /* a boolean buffer of positions x positions (modeling_gpt_bigcode.py GPTBigCodeModel) */

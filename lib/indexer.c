@@ -89,6 +89,12 @@ static int64_t indexer_keys(const ftmem__low *low)
     return low->tokens * (keys < low->shape->s ? keys : low->shape->s);
 }
 
+ftmem__var ftmem__low_choice(ftmem__low *low)
+{
+    if (!low->shape->family->hands_index) return ftmem__constant(0, 0, FTMEM_FP32);
+    return indexer_table(low, indexer_keys(low), 1, FTMEM_FP32, FTMEM__OP_TOPK); /* int32 */
+}
+
 /* scores.topk(k).indices.to(int32) */
 static ftmem__var indexer_best(ftmem__low *low, ftmem__var scores)
 {
@@ -146,8 +152,14 @@ void ftmem__low_indexer(ftmem__low *low, ftmem__var x, ftmem__var latent, ftmem_
 {
     bool before = low->tape->no_grad;
     if (low->shape->model->index_keys == 0) return;
-    low->tape->no_grad = true;
-    locals[(*count)++] = indexer_forward(low, x, latent);
-    low->tape->no_grad = before;
+    if ((low->kind & ~FTMEM__LAYER_HANDED) != FTMEM__LAYER_REUSED_INDEX) {
+        low->tape->no_grad = true;
+        low->choice = indexer_forward(low, x, latent);
+        low->has_choice = true;
+        low->tape->no_grad = before;
+    }
     indexer_mask(low, locals, count);
+    if (!low->has_choice || low->shape->family->hands_index) return;
+    locals[(*count)++] = low->choice;
+    low->has_choice = false;
 }

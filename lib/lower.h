@@ -99,6 +99,8 @@ typedef struct ftmem__low {
     uint8_t given, made;    /* sides that are there already, and those that this segment has made */
     ftmem__var *side;       /* FTMEM__SIDES of them, which the walk owns */
     bool has_weights, has_scaled;
+    bool has_choice, holds_choice; /* holds: it lives beyond the block */
+    ftmem__var choice;             /* the keys that the block's indexer has chosen: returned beside the stream */
     ftmem__var scaled;  /* the head's input: a name until the loss is there */
     ftmem__var weights; /* attention weights that eager attention returned: alive until the block returns */
 } ftmem__low;
@@ -150,6 +152,7 @@ int32_t ftmem__low_kernel(const ftmem__low *low, int32_t dtype); /* FTMEM_KERNEL
 void ftmem__low_latent(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ftmem__var *locals, int32_t *count); /* rotated queries, keys and values */
 ftmem__var ftmem__low_turn_pairs(ftmem__low *low, ftmem__var x);                                              /* rotates even and odd dimensions, taken apart */
 /* indexer.c */
+ftmem__var ftmem__low_choice(ftmem__low *low); /* a tensor like the one that an indexer makes; store -1 where nothing is handed on */
 void ftmem__low_indexer(ftmem__low *low, ftmem__var x, ftmem__var latent, ftmem__var *locals, int32_t *count); /* where the model has one */
 /* mlp.c */
 ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x);

@@ -320,6 +320,8 @@ static void program_return(ftmem__low *low, program_frame *frame)
     while (frame->kept_count > 0) ftmem__drop(low->tape, frame->kept[--frame->kept_count]);
     if (low->has_weights) ftmem__drop(low->tape, low->weights);
     low->has_weights = false;
+    if (low->has_choice && !low->holds_choice) ftmem__drop(low->tape, low->choice);
+    if (!low->holds_choice) low->has_choice = false;
 }
 
 /* cur = (residual + branch) + cur */
