@@ -50,9 +50,12 @@ static void experts_replace(ftmem__tape *tape, ftmem__var *place, ftmem__var val
 
 /* weights /= weights.sum(dim=-1, keepdim=True), to which a little may be added: in place, so that the graph keeps a copy of
    what they were. */
-static ftmem__var experts_normalized(ftmem__tape *tape, ftmem__var weights, bool shifted)
+static ftmem__var experts_normalized(ftmem__low *low, ftmem__var weights, bool shifted)
 {
-    ftmem__var sum = ftmem__apply(tape, FTMEM__OP_SUM, &weights, 1, weights.n / weights.cols, 1, weights.dtype), in[2], y;
+    ftmem__tape *tape = low->tape;
+    ftmem__var wide = ftmem__cast(tape, weights, low->shape->autocast ? FTMEM_FP32 : weights.dtype), sum, in[2], y; /* sum is on autocast's fp32 list */
+    sum = ftmem__apply(tape, FTMEM__OP_SUM, &wide, 1, weights.n / weights.cols, 1, wide.dtype);
+    ftmem__drop(tape, wide);
     if (shifted) experts_replace(tape, &sum, ftmem__unary(tape, FTMEM__OP_SHIFT, sum));
     in[0] = weights;
     in[1] = sum;
@@ -106,7 +109,7 @@ static void experts_route_softmax(ftmem__low *low, experts_choice *c)
     int32_t router = low->shape->family->router;
     ftmem__var probabilities = experts_probabilities(low, c->logits, router != FTMEM__ROUTER_SOFTMAX);
     c->weights = experts_pick(low, probabilities, &c->index);
-    if (low->shape->model->router_norm == FTMEM_ON) c->weights = experts_normalized(tape, c->weights, false);
+    if (low->shape->model->router_norm == FTMEM_ON) c->weights = experts_normalized(low, c->weights, false);
     if (router == FTMEM__ROUTER_SOFTMAX_CAST) experts_replace(tape, &c->weights, ftmem__cast(tape, c->weights, c->logits.dtype));
     if (router == FTMEM__ROUTER_SOFTMAX_SCALED) experts_replace(tape, &c->weights, ftmem__unary(tape, FTMEM__OP_SCALE, c->weights));
     ftmem__drop(tape, probabilities);
@@ -132,13 +135,13 @@ static void experts_route_sigmoid(ftmem__low *low, experts_choice *c)
 {
     ftmem__tape *tape = low->tape;
     bool grouped = low->shape->family->router == FTMEM__ROUTER_SIGMOID_GROUPED;
-    ftmem__var names[8], wide = ftmem__cast(tape, c->logits, FTMEM_FP32), scores = ftmem__unary(tape, FTMEM__OP_SIGMOID, wide);
+    ftmem__var names[8], wide = ftmem__cast(tape, c->logits, grouped ? c->logits.dtype : FTMEM_FP32), scores = ftmem__unary(tape, FTMEM__OP_SIGMOID, wide);
     int32_t count = 0;
     ftmem__drop(tape, wide);
     names[count++] = experts_table(low, scores.n, FTMEM_FP32); /* with the bias */
     if (grouped) count += experts_choose_groups(low, names + count);
     c->weights = experts_pick(low, scores, &c->index);
-    if (low->shape->model->router_norm == FTMEM_ON) c->weights = experts_normalized(tape, c->weights, grouped);
+    if (low->shape->model->router_norm == FTMEM_ON) c->weights = experts_normalized(low, c->weights, grouped);
     if (grouped) experts_replace(tape, &c->weights, ftmem__unary(tape, FTMEM__OP_SCALE, c->weights));
     while (count > 0) ftmem__drop(tape, names[--count]);
     ftmem__drop(tape, scores);
