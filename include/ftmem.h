@@ -99,12 +99,10 @@ enum {
     FTMEM_QWEN = 27, FTMEM_BAICHUAN = 28, FTMEM_CHATGLM = 29, FTMEM_INTERNLM2 = 30, FTMEM_ORION = 31, FTMEM_MINICPM = 32,
     /* mixtures of experts */
     FTMEM_MIXTRAL = 33, FTMEM_QWEN3_MOE = 34,
-    FTMEM_DEEPSEEK_V2 = 35, FTMEM_DEEPSEEK_V3 = 36, FTMEM_GLM4_MOE = 37, FTMEM_MINIMAX_M2 = 38, FTMEM_OLMOE = 39,
-    FTMEM_T5 = 40, FTMEM_BART = 41, FTMEM_WHISPER = 42, /* encoder and decoder: two stacks */
-    /* latent attention */
-    FTMEM_MINICPM3 = 50, FTMEM_DEEPSEEK_V32 = 52, FTMEM_GLM_MOE_DSA = 53, FTMEM_DEEPSEEK_V4 = 54, FTMEM_MIMO_V2_FLASH = 55, FTMEM_STEP3P7 = 56,
-    FTMEM_DEEPSEEK_V1 = 57,
-    FTMEM_FAMILY_END = 58
+    FTMEM_DEEPSEEK_V2 = 35, FTMEM_DEEPSEEK_V3 = 36, FTMEM_GLM4_MOE = 37, FTMEM_MINIMAX_M2 = 38, FTMEM_OLMOE = 39, FTMEM_DEEPSEEK_V32 = 40, FTMEM_GLM_MOE_DSA = 41,
+    FTMEM_T5 = 42, FTMEM_BART = 43, FTMEM_WHISPER = 44, /* encoder and decoder: two stacks */
+    FTMEM_MINICPM3 = 45, /* latent attention with dense MLPs */
+    FTMEM_FAMILY_END = 46
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
@@ -148,7 +146,8 @@ enum {
     FTMEM_RECOMPUTE_NONE = 0,
     FTMEM_RECOMPUTE_FULL = 1,      /* every block, torch.utils.checkpoint(use_reentrant=False): the default of transformers 5 */
     FTMEM_RECOMPUTE_REENTRANT = 2, /* every block, use_reentrant=True */
-    FTMEM_RECOMPUTE_END = 3
+    FTMEM_RECOMPUTE_OFF = 3,       /* none, said aloud: a stack's default does not apply */
+    FTMEM_RECOMPUTE_END = 4
 };
 
 enum {
@@ -158,7 +157,8 @@ enum {
     FTMEM_LOSS_LOOP = 3,    /* `outputs` alive until the next forward has returned (script-level variable) */
     FTMEM_LOSS_CHUNKED = 4, /* head and loss on loss_chunk_tokens at a time, recomputed in backward */
     FTMEM_LOSS_FUSED = 5,   /* Liger-like fused linear cross-entropy: logits never exist as a whole */
-    FTMEM_LOSS_END = 6
+    FTMEM_LOSS_SPLIT = 6,   /* head, then loss, on loss_chunk_tokens at a time without recomputation: every chunk's log-softmax is kept (torchtune, litgpt) */
+    FTMEM_LOSS_END = 7
 };
 
 enum { FTMEM_MASK_AUTO = 0, FTMEM_MASK_NONE = 1, FTMEM_MASK_PADDED = 2, FTMEM_MASK_END = 3 }; /* AUTO: NONE */
@@ -166,8 +166,30 @@ enum { FTMEM_MASK_AUTO = 0, FTMEM_MASK_NONE = 1, FTMEM_MASK_PADDED = 2, FTMEM_MA
 /* Head of the model: causal language modelling or sequence classification. */
 enum { FTMEM_TASK_AUTO = 0, FTMEM_TASK_CAUSAL_LM = 1, FTMEM_TASK_CLASSIFY = 2, FTMEM_TASK_END = 3 };
 
+/* Kernels that replace what transformers writes out, for ftmem_job.kernels; a set is an OR. Each is a rule row (lib/ops.inc). */
+enum {
+    FTMEM_FUSED_NORM = 1,  /* RMSNorm in one kernel: Liger-Kernel, Unsloth, fms-acceleration */
+    FTMEM_FUSED_ROPE = 2,  /* rotation in place of queries and keys */
+    FTMEM_FUSED_MLP = 4,   /* act(gate) x up in one kernel (Liger's SwiGLU and GeGLU) */
+    FTMEM_FUSED_CE = 8,    /* cross-entropy over logits that exist, whose gradient is written over them */
+    FTMEM_FUSED_LORA = 16  /* a linear and its LoRA in one autograd function (Unsloth's LoRA_QKV, LoRA_W and LoRA_MLP) */
+};
+
 /* The software whose rules apply. */
-enum { FTMEM_STACK_AUTO = 0, FTMEM_STACK_TRANSFORMERS = 1, FTMEM_STACK_END = 2 };
+enum {
+    FTMEM_STACK_AUTO = 0,         /* TRANSFORMERS */
+    FTMEM_STACK_TRANSFORMERS = 1, /* transformers' models and Trainer, and PEFT */
+    FTMEM_STACK_TRL = 2,
+    FTMEM_STACK_PEFT = 3,          /* PEFT in a loop of one's own */
+    FTMEM_STACK_UNSLOTH = 4,
+    FTMEM_STACK_TORCHTUNE = 5,
+    FTMEM_STACK_LITGPT = 6,
+    FTMEM_STACK_AXOLOTL = 7,
+    FTMEM_STACK_LLAMA_FACTORY = 8,
+    FTMEM_STACK_SWIFT = 9,
+    FTMEM_STACK_FMS = 10,          /* fms-hf-tuning */
+    FTMEM_STACK_END = 11
+};
 
 /* Weight-bearing parts of a block, the unit in which LoRA targets are chosen. A set is a bit mask of (1 << role). */
 enum {
@@ -183,10 +205,8 @@ enum {
     FTMEM_ROLE_Q_UP = 18,    /* q_rank to heads x head_dim */
     FTMEM_ROLE_KV_DOWN = 19, /* hidden to kv_rank + rotary_dim */
     FTMEM_ROLE_KV_UP = 20,   /* kv_rank to heads x (head_dim - rotary_dim + value_dim) */
-    /* of the indexer of sparse attention */
-    FTMEM_ROLE_INDEX_Q = 21,       /* q_rank to index_heads x index_dim */
-    FTMEM_ROLE_INDEX_K = 22,       /* hidden to index_dim */
-    FTMEM_ROLE_INDEX_WEIGHTS = 23, /* hidden to index_heads */
+    /* of the indexer that chooses which tokens sparse attention sees; it works without gradients */
+    FTMEM_ROLE_INDEX_Q = 21, FTMEM_ROLE_INDEX_K = 22, FTMEM_ROLE_INDEX_WEIGHTS = 23,
     FTMEM_ROLE_END = 24
 };
 #define FTMEM_ROLES_ALL_LINEAR 0xffe1ffu /* every linear of a block: PEFT's "all-linear" */
@@ -225,8 +245,8 @@ enum { FTMEM_VERDICT_UNKNOWN = 0, FTMEM_FITS = 1, FTMEM_MAY_FIT = 2, FTMEM_DOES_
 enum { FTMEM_FROM_EXACT = 1, FTMEM_FROM_RULE = 2, FTMEM_FROM_CALIBRATION = 3, FTMEM_FROM_ASSUMPTION = 4 };
 
 /* Each enum above has a name table: "dtype", "family", "activation", "adapter", "optimizer", "attention", "kernel",
-   "recompute", "loss", "mask", "task", "stack", "role", "class", "phase", "verdict", "switch"; "part" and "vendor" name
-   the bits of ftmem_job.freeze and the values of ftmem_gpu.vendor. */
+   "recompute", "loss", "mask", "task", "stack", "role", "class", "phase", "verdict", "switch"; "part", "fused" and "vendor" name
+   the bits of ftmem_job.freeze and ftmem_job.kernels and the values of ftmem_gpu.vendor. */
 FTMEM_API const char *ftmem_enum_name(const char *enum_name, int32_t value); /* NULL if there is none */
 FTMEM_API ftmem_status ftmem_enum_parse(const char *enum_name, const char *text, int32_t *value, ftmem_error *error);
 
@@ -269,7 +289,8 @@ typedef struct ftmem_model {
     int32_t alibi;            /* switch: attention bias by distance instead of rotation (Falcon-RW); AUTO: the family's */
     int32_t inferred;         /* 1: dimensions were inferred from a parameter count */
     int32_t reserved;
-    /* Per layer. Low four bits: 0 full attention, 1 sliding window, 2 full without rotation. High four bits: the MLP;
+    /* Per layer. Low four bits: 0 full attention, 1 sliding window, 2 full without rotation, 3 sparse with the index of the
+       layer before. High four bits: the MLP;
        0 dense, 1 experts. */
     uint8_t layer_kind[FTMEM_MAX_LAYERS];
     int64_t experts;           /* routed experts of a block with experts; 0: a dense model. All of them are parameters */
@@ -281,6 +302,9 @@ typedef struct ftmem_model {
                                   keys, rotary_dim the rotated part of it, shared by all heads in the keys */
     int64_t value_dim;         /* width of a value head; 0: head_dim */
     int64_t router_groups;     /* experts are in so many groups, of which some are chosen first; 0: 1, no groups */
+    int64_t index_heads;       /* sparse attention: heads of the indexer; 0: none */
+    int64_t index_dim;         /* width of one of its heads; required with index_heads */
+    int64_t index_tokens;      /* tokens that each query sees; required with index_heads */
     int32_t router_norm;       /* switch: the chosen experts' weights are divided by their sum; AUTO: the family's */
     int32_t expert_bias;       /* switch: biases in the experts; AUTO: the family's */
     /* The stack that runs before the decoder, in families that have one; elsewhere 0. */
@@ -293,10 +317,7 @@ typedef struct ftmem_model {
     int64_t relative_buckets;  /* rows of a table of relative positions (T5); 0: 32 */
     double mlp_dropout;        /* between activation and down projection; 0: none */
     int32_t gated;             /* switch: the MLP has a gate, in families that come in both forms (T5); AUTO: the family's */
-    int32_t reserved2;
-    int64_t index_keys;  /* sparse attention: of so many keys, chosen by an indexer, each query sees the values; 0: of all */
-    int64_t index_heads; /* heads of the indexer */
-    int64_t index_dim;   /* width of one of them */
+    int32_t dequantized;       /* 1: the config's weights are in a format that is not trained (fp8, MXFP4, ...): taken as converted to job.dtype */
 } ftmem_model;
 
 /* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do
@@ -337,7 +358,8 @@ typedef struct ftmem_adapter {
     int32_t use_dora;        /* switch; AUTO: off. ON is refused as UNSUPPORTED in this version */
     int32_t layers_first;    /* adapt only the first n blocks; 0: all */
     int32_t layers_last;     /* adapt only the last n blocks; 0: all */
-    int32_t reserved;
+    int32_t ends_bf16;       /* switch: after kbit_fp32 embedding and head go back to bf16 (TRL's peft_module_casting_to_bf16); AUTO: off */
+    int32_t reserved[2];
 } ftmem_adapter;
 
 /* Adds the role(s) that `name` means in this model ("q_proj", "c_attn", "all-linear") to adapter->targets.
@@ -370,7 +392,7 @@ FTMEM_API ftmem_status ftmem_gpu_at(int32_t index, ftmem_gpu *gpu);
 
 typedef struct ftmem_job {
     uint32_t struct_size;
-    int32_t stack;                /* 0: transformers + PEFT */
+    int32_t stack;                /* 0: transformers + PEFT; its defaults are rows of data/stacks.csv */
     const ftmem_model *model;     /* required */
     const ftmem_adapter *adapter; /* NULL: full fine-tuning */
     ftmem_gpu gpu;                /* memory_bytes 0: no verdict */
@@ -403,6 +425,14 @@ typedef struct ftmem_job {
     int32_t cublas_workspace;     /* switch: count cuBLAS workspaces as torch does; AUTO: on */
     int32_t transformers_version; /* major x 100 + minor, 524 = 5.24; 0: 524, and listed as assumed */
     int32_t torch_version;        /* major x 100 + minor, 213 = 2.13; 0: 213, and listed as assumed */
+    int32_t kernels;              /* OR of FTMEM_FUSED_...: kernels of Liger-Kernel, Unsloth and the like; 0: none */
+    int32_t outputs_fp32;         /* switch: accelerate converts the outputs of an autocast forward to fp32; AUTO: off */
+    int32_t use_cache;            /* switch: the model returns keys and values, and its outputs hold them (transformers 4, use_cache left on); AUTO: off */
+    int32_t varied_lengths;       /* switch: rows of a run differ in length, so that cached blocks fit badly (reserved and process); AUTO: off */
+    int32_t reserved2;
+    int32_t stack_version;        /* of the stack, major x 100 + minor; 0: the newest that the table knows */
+    int32_t bitsandbytes_version; /* major x 100 + minor, 43 = 0.43; 0: 50. Before 0.43 a 4-bit linear keeps its input */
+    int32_t offload_checkpoints;  /* switch: what checkpoints keep goes to CPU memory (Unsloth, torchtune); AUTO: off */
     int32_t reserved[2];
     int64_t encoder_sequence;     /* tokens of the encoder's longest row; 0: what the model fixes, else sequence */
 } ftmem_job;
@@ -458,6 +488,7 @@ enum {
     FTMEM_NOTE_LATER_STEP = 6,  /* the peak comes in step 2, when the states exist */
     FTMEM_NOTE_CKPT_FROZEN = 7, /* checkpointing makes frozen blocks keep inputs and pass gradients */
     FTMEM_NOTE_REMOTE_CODE = 9, /* the model's code is not in transformers: parameters are exact, activations those of the same form there */
+    FTMEM_NOTE_DEQUANTIZED = 10, /* the weights are stored in a format that is not trained: predicted as converted to job.dtype on loading */
     FTMEM_NOTE_TIER = 8         /* reserved and process are calibrated, with few rows behind them */
 };
 typedef struct ftmem_note {

@@ -45,6 +45,14 @@ ftmem__var ftmem__low_turn(ftmem__low *low, ftmem__var x)
     return y;
 }
 
+/* In place over queries and keys; cos and sin alone are kept, and gradients are turned back in place (unsloth
+   kernels/rope_embedding.py Fast_RoPE_Embedding, liger_kernel/ops/rope.py LigerRopeFunction). */
+static void attention_rotate_fused(ftmem__tape *tape, ftmem__var qk[2])
+{
+    int32_t i;
+    for (i = 0; i < 2; i++) attention_swap(tape, &qk[i], ftmem__unary(tape, FTMEM__OP_FUSED_ROPE, qk[i]));
+}
+
 /* apply_rotary_pos_emb over whole heads; modeling_cohere.py widens q and k first, modeling_olmo.py has fp32 tables:
    both cast the two results at the end. */
 static void attention_rotate_whole(ftmem__low *low, ftmem__var qk[2])
@@ -149,7 +157,8 @@ void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, in
         if (fused && !whole && !pairs && !qk[i].joined && !qk[i].parted)
             attention_swap(low->tape, &qk[i], ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, qk[i]));
     }
-    if (whole) attention_rotate_whole(low, qk);
+    if (whole && shape->job->kernels & FTMEM_FUSED_ROPE) attention_rotate_fused(low->tape, qk);
+    else if (whole) attention_rotate_whole(low, qk);
     else if (pairs) attention_rotate_pairs(low, qk, locals, count);
     else attention_rotate_slices(low, qk, shape->family->turn >= FTMEM__TURN_APART, shape->family->turn == FTMEM__TURN_APART, locals, count);
     for (i = 0; i < 2; i++) qk[i].cols = width[i];

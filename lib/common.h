@@ -87,7 +87,7 @@ void ftmem__export(void *to, const void *from, size_t full);
 #define FTMEM__MODEL_MINIMUM sizeof(ftmem_model)
 #define FTMEM__ADAPTER_MINIMUM sizeof(ftmem_adapter)
 #define FTMEM__GPU_MINIMUM sizeof(ftmem_gpu)
-#define FTMEM__JOB_MINIMUM offsetof(ftmem_job, encoder_sequence)
+#define FTMEM__JOB_MINIMUM sizeof(ftmem_job)
 #define FTMEM__MEMORY_MINIMUM sizeof(ftmem_memory)
 #define FTMEM__PARAMETERS_MINIMUM sizeof(ftmem_parameters)
 /* No later version will be longer than ours by more: a larger struct_size is garbage, and its tail is not read. */

@@ -88,20 +88,20 @@ typedef struct config_rule {
 
 /* What is arithmetic and not a key, by family. */
 enum {
-    CONFIG_HEADS_DIVIDE = 1,   /* heads must divide hidden even when head_dim is given */
-    CONFIG_ROTATES_NOT = 2,    /* positions are learned or a bias */
-    CONFIG_ROTATES_PART = 4,   /* a fraction of each head may rotate */
-    CONFIG_WINDOW = 8,         /* sliding_window counts */
-    CONFIG_WINDOW_SWITCH = 16, /* ... where use_sliding_window is true */
-    CONFIG_WINDOW_FROM = 32,   /* ... from max_window_layers on, or as layer_types says */
-    CONFIG_CYCLES = 64,        /* of so many layers the last one is full, or as layer_types says */
-    CONFIG_EXPERTS = 256,      /* blocks have experts */
-    CONFIG_SPARSE_STEP = 512,  /* ... every decoder_sparse_step-th, but not those of mlp_only_layers */
-    CONFIG_DENSE_FIRST = 1024, /* ... after the first first_k_dense_replace */
-    CONFIG_LATENT = 2048,      /* latent attention: a head is qk_nope_head_dim + qk_rope_head_dim wide; n_shared_experts are as wide as routed ones */
-    CONFIG_MLP_TYPES = 8192,   /* mlp_layer_types says which blocks have experts */
-    CONFIG_INDEXER = 4096,     /* some blocks reuse the keys that an earlier one has chosen */
-    CONFIG_CYCLE_KEY = 128     /* sliding_window_pattern says how many */
+    CONFIG_HEADS_DIVIDE = 1,    /* heads must divide hidden even when head_dim is given */
+    CONFIG_ROTATES_NOT = 2,     /* positions are learned or a bias */
+    CONFIG_ROTATES_PART = 4,    /* a fraction of each head may rotate */
+    CONFIG_WINDOW = 8,          /* sliding_window counts */
+    CONFIG_WINDOW_SWITCH = 16,  /* ... where use_sliding_window is true */
+    CONFIG_WINDOW_FROM = 32,    /* ... from max_window_layers on, or as layer_types says */
+    CONFIG_CYCLES = 64,         /* of so many layers the last one is full, or as layer_types says */
+    CONFIG_EXPERTS = 256,       /* blocks have experts */
+    CONFIG_SPARSE_STEP = 512,   /* ... every decoder_sparse_step-th, but not those of mlp_only_layers */
+    CONFIG_DENSE_FIRST = 1024,  /* ... after the first first_k_dense_replace */
+    CONFIG_LATENT = 2048,       /* latent attention: a head is qk_nope_head_dim + qk_rope_head_dim wide; n_shared_experts are as wide as routed ones */
+    CONFIG_INDEX_SHARED = 4096, /* layers may use the index of the layer before */
+    CONFIG_MLP_TYPES = 8192,    /* mlp_layer_types says which blocks have experts */
+    CONFIG_CYCLE_KEY = 128      /* sliding_window_pattern says how many */
 };
 
 typedef struct config_family {
@@ -717,7 +717,8 @@ static ftmem_status config_words(const config_source *c, const char *list, const
 /* configuration_glm_moe_dsa.py: a list says which blocks run their indexer, or a pattern of F and S, or how often. */
 static ftmem_status config_indexer_rule(const config_source *c, ftmem_model *model)
 {
-    const ftmem_entry *pattern = config_given(c, "index_topk_pattern"), *often = config_given(c, "index_topk_freq"), *offset = config_given(c, "index_skip_topk_offset");
+    const ftmem_entry *pattern = config_given(c, "index_topk_pattern"), *often = config_given(c, "index_topk_freq"),
+                      *offset = config_given(c, "index_skip_topk_offset");
     int64_t freq = 1, from = 2, i;
     ftmem_status status = often ? config_whole(c, often, 1 << 20, false, &freq) : FTMEM_OK;
     if (status == FTMEM_OK && offset) status = config_whole(c, offset, 1 << 20, false, &from);
@@ -728,7 +729,7 @@ static ftmem_status config_indexer_rule(const config_source *c, ftmem_model *mod
             if (i >= (int64_t)strlen(pattern->text)) return config_fail(c, FTMEM_E_CONFLICT, pattern, "it must have a letter for each layer");
             reused = pattern->text[i] == 'S';
         }
-        model->layer_kind[i] = reused ? FTMEM__LAYER_REUSED_INDEX : FTMEM__LAYER_FULL;
+        model->layer_kind[i] = reused ? FTMEM__LAYER_SHARED_INDEX : FTMEM__LAYER_FULL;
     }
     return FTMEM_OK;
 }
@@ -737,10 +738,10 @@ static ftmem_status config_indexer(const config_source *c, ftmem_model *model)
 {
     bool given = false;
     ftmem_status status = FTMEM_OK;
-    if (!config_is(c, CONFIG_INDEXER)) return FTMEM_OK;
+    if (!config_is(c, CONFIG_INDEX_SHARED)) return FTMEM_OK;
     status = config_words(c, "indexer_types", "full", "shared", model->layers, model->layer_kind, &given);
     for (int64_t i = 0; given && i < model->layers; i++)
-        if (model->layer_kind[i] == 1) model->layer_kind[i] = FTMEM__LAYER_REUSED_INDEX;
+        if (model->layer_kind[i] == 1) model->layer_kind[i] = FTMEM__LAYER_SHARED_INDEX;
     if (status == FTMEM_OK && !given) status = config_indexer_rule(c, model);
     if (status != FTMEM_OK || model->layer_kind[0] == FTMEM__LAYER_FULL) return status;
     return ftmem__fail(c->error, FTMEM_E_CONFLICT, "indexer_types", "shared", "indexer_types begins with shared; the first block has no keys to reuse.");
@@ -828,8 +829,17 @@ static ftmem_status config_refuse_objects(const config_source *c)
     return FTMEM_OK;
 }
 
+/* Formats of published weights for inference. transformers trains none of them: it converts them on loading. */
+static bool config_not_trained(const char *method)
+{
+    static const char *const methods[] = { "fp8", "mxfp4", "modelopt", "compressed-tensors", "fbgemm_fp8" };
+    for (int32_t i = 0; i < FTMEM__COUNT(methods); i++)
+        if (strcmp(method, methods[i]) == 0) return true;
+    return false;
+}
+
 /* bitsandbytes is what QLORA and LORA8 model; which of them is the job's to say. Other formats are not modelled. */
-static ftmem_status config_refuse_quantization(const config_source *c)
+static ftmem_status config_quantization(const config_source *c, ftmem_model *model)
 {
     char message[256];
     ftmem__text text = ftmem__text_in(message, sizeof message);
@@ -840,6 +850,8 @@ static ftmem_status config_refuse_quantization(const config_source *c)
     const char *name = method && method->type == FTMEM_ENTRY_TEXT && method->text ? method->text : "";
     if (strncmp(name, "bitsandbytes", 12) == 0) return FTMEM_OK;
     if (!*name && (config_given(&root, "quantization_config.load_in_4bit") || config_given(&root, "quantization_config.load_in_8bit"))) return FTMEM_OK;
+    model->dequantized = config_not_trained(name) || (!*name && config_given(&root, "quantization_config.config_groups.group_0.weights.num_bits"));
+    if (model->dequantized) return FTMEM_OK;
     ftmem__put(&text, "quantization_config says ");
     ftmem__put(&text, *name ? name : "no quant_method");
     ftmem__put(&text, "; only bitsandbytes is modelled, so give the config of the unquantised model.");
@@ -849,7 +861,6 @@ static ftmem_status config_refuse_quantization(const config_source *c)
 static ftmem_status config_refuse(const config_source *c)
 {
     ftmem_status status = config_refuse_objects(c);
-    if (status == FTMEM_OK) status = config_refuse_quantization(c);
     return status != FTMEM_OK ? status : config_refuse_options(c);
 }
 
@@ -938,6 +949,7 @@ ftmem_status ftmem__model_build(const ftmem_entry *entries, size_t count, const 
     model->family = c.cls->family;
     config_name(&c, name, model);
     status = config_refuse(&c);
+    if (status == FTMEM_OK) status = config_quantization(&c, model);
     if (status == FTMEM_OK) status = config_apply_all(&c, model);
     if (status == FTMEM_OK) status = config_heads(&c, model);
     if (status == FTMEM_OK) status = config_rotation(&c, model);

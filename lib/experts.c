@@ -332,10 +332,50 @@ static ftmem__var experts_shared(ftmem__low *low, ftmem__var x, ftmem__var y)
     return sum;
 }
 
+/* One expert of transformers 4, an MLP of plain linears over its share of the rows, whose weighted result is added in place. */
+static void experts_one(ftmem__low *low, ftmem__var x, ftmem__var weights, int64_t rows, ftmem__var *sum)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t f = low->shape->model->expert_ffn;
+    ftmem__var index = experts_table(low, rows, FTMEM_INT64), current, share, act, up, product, y, in[2];
+    current = experts_take(low, x, index, rows * x.cols, x.cols);
+    act = ftmem__low_activation(low, ftmem__low_linear(low, FTMEM_ROLE_GATE, current, f, false));
+    up = ftmem__low_linear(low, FTMEM_ROLE_UP, current, f, false);
+    product = ftmem__binary(tape, FTMEM__OP_MUL, act, up);
+    ftmem__drop(tape, act);
+    ftmem__drop(tape, up);
+    y = ftmem__low_linear(low, FTMEM_ROLE_DOWN, product, low->shape->h, false);
+    ftmem__drop(tape, product);
+    share = experts_take(low, weights, index, rows, 1);
+    experts_replace(tape, &y, ftmem__binary(tape, FTMEM__OP_MUL, y, share));
+    experts_replace(tape, &y, ftmem__cast(tape, y, x.dtype));
+    in[0] = *sum;
+    in[1] = y;
+    experts_replace(tape, sum, ftmem__apply(tape, FTMEM__OP_ADD_IN_PLACE, in, 2, x.n, x.cols, x.dtype));
+    ftmem__drop(tape, y);
+    ftmem__drop(tape, share);
+    ftmem__drop(tape, current);
+    ftmem__drop(tape, index);
+}
+
+/* modeling_mixtral.py MixtralSparseMoeBlock of transformers 4: a loop over experts; rows are taken to be spread evenly. */
+static ftmem__var experts_loop(ftmem__low *low, ftmem__var x, const experts_choice *choice)
+{
+    int64_t e = low->shape->model->experts, i;
+    ftmem__var weights = ftmem__cast(low->tape, choice->weights, x.dtype), sum = ftmem__constant(x.n, x.cols, x.dtype);
+    sum.store = ftmem__alloc(low->tape, FTMEM__OP_TABLE, x.n, x.cols, x.dtype, low->tape->birth);
+    for (i = 0; i < e && !low->tape->exhausted; i++) experts_one(low, x, weights, choice->weights.n / e, &sum);
+    ftmem__drop(low->tape, weights);
+    return sum;
+}
+
+enum { EXPERTS_JOINED = 500 }; /* transformers 5: one tensor for all experts */
+
 ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x)
 {
     experts_choice choice = experts_route(low, x);
-    ftmem__var y = experts_shared(low, x, experts_forward(low, x, &choice));
+    bool loop = low->shape->job->transformers_version < EXPERTS_JOINED;
+    ftmem__var y = experts_shared(low, x, loop ? experts_loop(low, x, &choice) : experts_forward(low, x, &choice));
     ftmem__drop(low->tape, choice.logits);
     ftmem__drop(low->tape, choice.weights);
     ftmem__drop(low->tape, choice.index);

@@ -61,8 +61,8 @@ STEPS(families_two_norms, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, 
     NULL, NULL, NULL, NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}
 #define LATENT_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
     "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}
-#define INDEXED_MODULES {NULL, NULL, NULL, NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
-    "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "indexer.wq_b", "indexer.wk", "indexer.weights_proj"}
+#define SPARSE_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
+    "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "wq_b", "wk", "weights_proj"}
 #define GPT_LIKE .block = families_gpt2, .dropout_inside = true, GPT_PARTS
 #define GPT_PARTS .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .tied = ON, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, \
     .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
@@ -107,7 +107,7 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_BART] = {.block = families_bart_decoder, .encoder = &families_bart_source, .logits_buffer = true, BART},
     [FTMEM_T5] = {.block = families_t5_decoder, .encoder = &families_t5_plain_encoder, .gated_form = &families_t5_gated, .keeps_cache = true, T5_PLAIN},
     [FTMEM_LLAMA] = {.model_type = "llama", LLAMA_LIKE},
-    [FTMEM_MISTRAL] = {.model_type = "mistral", LLAMA_LIKE},
+    [FTMEM_MISTRAL] = {.model_type = "mistral", .loss_in_model = true, LLAMA_LIKE},
     [FTMEM_QWEN2] = {.model_type = "qwen2", .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = ON, .o_bias = OFF, .mlp_bias = OFF,
         .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_QWEN3] = {.model_type = "qwen3", .norm_each = true, .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
@@ -128,9 +128,9 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_PHI3] = {.model_type = "phi3", .block = families_sequential, .activation = FTMEM_SILU, .mlp = FTMEM__GATED_FUSED, .qkv = FTMEM__QKV_SLICED, .turn = FTMEM__TURN_JOINED, .tied = OFF,
         .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF,
         .modules = {NULL, NULL, NULL, "qkv_proj", "o_proj", NULL, NULL, "gate_up_proj", "down_proj", "embed_tokens", "lm_head", NULL, NULL}},
-    [FTMEM_GPT2] = {.model_type = "gpt2", GPT_LIKE, .softmax_own_dtype = true, .positions = FTMEM__LEARNED, .activation = FTMEM_GELU_NEW, .qkv = FTMEM__QKV_FUSED,
+    [FTMEM_GPT2] = {.model_type = "gpt2", .loss_own_dtype_v4 = true, GPT_LIKE, .softmax_own_dtype = true, .positions = FTMEM__LEARNED, .activation = FTMEM_GELU_NEW, .qkv = FTMEM__QKV_FUSED,
         .modules = {NULL, NULL, NULL, "c_attn", "attn.c_proj", NULL, "c_fc", NULL, "mlp.c_proj", "wte", "lm_head", NULL, "wpe"}, .default_targets = R(QKV)},
-    [FTMEM_GPT_NEOX] = {.model_type = "gpt_neox", .block = families_sequential, .parallel_block = families_two_norms, .two_norm_block = families_two_norms,
+    [FTMEM_GPT_NEOX] = {.model_type = "gpt_neox", .loss_own_dtype_v4 = true, .block = families_sequential, .parallel_block = families_two_norms, .two_norm_block = families_two_norms,
         .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .qkv = FTMEM__QKV_HEADS, .turn = FTMEM__TURN_JOINED_LATE, .activation = FTMEM_GELU, .tied = OFF, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON,
         .norm_bias = ON, .qk_norm = OFF, .parallel = ON, .two_norms = ON, .head_bias = OFF,
         .modules = {NULL, NULL, NULL, "query_key_value", "dense", NULL, "dense_h_to_4h", NULL, "dense_4h_to_h", "embed_in", "embed_out", NULL, NULL},
@@ -139,23 +139,23 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .positions = FTMEM__ROPE_INTERLEAVED, .activation = FTMEM_GELU_NEW, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF,
         .parallel = ON, .two_norms = OFF, .head_bias = ON,
         .modules = {"q_proj", "k_proj", "v_proj", NULL, "out_proj", NULL, "fc_in", NULL, "fc_out", "wte", "lm_head", NULL, NULL}, .default_targets = R(Q) | R(V)},
-    [FTMEM_OPT] = {.model_type = "opt", .positions_by_row = true, .scaled_query = true, .block = families_opt, GPT_PARTS, .positions = FTMEM__LEARNED, .activation = FTMEM_RELU,
+    [FTMEM_OPT] = {.model_type = "opt", .loss_own_dtype_v4 = true, .positions_by_row = true, .scaled_query = true, .block = families_opt, GPT_PARTS, .positions = FTMEM__LEARNED, .activation = FTMEM_RELU,
         .modules = {"q_proj", "k_proj", "v_proj", NULL, "out_proj", NULL, "fc1", NULL, "fc2", "embed_tokens", "lm_head", NULL, "embed_positions"},
         .default_targets = R(Q) | R(V)},
-    [FTMEM_BLOOM] = {.model_type = "bloom", .block = families_bloom, .dropout_inside = true, .returns_weights = true, GPT_PARTS, .positions = FTMEM__ALIBI, .activation = FTMEM_GELU_BLOOM, .qkv = FTMEM__QKV_SELECTED, .eager = FTMEM__EAGER_BLOOM, .embed_norm = true,
+    [FTMEM_BLOOM] = {.model_type = "bloom", .loss_own_dtype_v4 = true, .block = families_bloom, .dropout_inside = true, .returns_weights = true, GPT_PARTS, .positions = FTMEM__ALIBI, .activation = FTMEM_GELU_BLOOM, .qkv = FTMEM__QKV_SELECTED, .eager = FTMEM__EAGER_BLOOM, .embed_norm = true,
         .modules = {NULL, NULL, NULL, "query_key_value", "dense", NULL, "dense_h_to_4h", NULL, "dense_4h_to_h", "word_embeddings", "lm_head", NULL, NULL},
         .default_targets = R(QKV)},
-    [FTMEM_MPT] = {.model_type = "mpt", .block = families_mpt, .dropout_inside = true, .returns_weights = true, .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .positions = FTMEM__ALIBI, .qkv = FTMEM__QKV_FUSED, .eager = FTMEM__EAGER_MPT,
+    [FTMEM_MPT] = {.model_type = "mpt", .loss_own_dtype_v4 = true, .block = families_mpt, .dropout_inside = true, .returns_weights = true, .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .positions = FTMEM__ALIBI, .qkv = FTMEM__QKV_FUSED, .eager = FTMEM__EAGER_MPT,
         .activation = FTMEM_GELU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF,
         .head_bias = OFF, .modules = {NULL, NULL, NULL, "Wqkv", "out_proj", NULL, "up_proj", NULL, "down_proj", "wte", "lm_head", NULL, NULL}, .default_targets = R(QKV)},
-    [FTMEM_FALCON] = {.model_type = "falcon", .block = families_falcon_serial, .parallel_block = families_falcon, .two_norm_block = families_falcon_two, .returns_weights = true,
+    [FTMEM_FALCON] = {.model_type = "falcon", .loss_own_dtype_v4 = true, .block = families_falcon_serial, .parallel_block = families_falcon, .two_norm_block = families_falcon_two, .returns_weights = true,
         .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .qkv = FTMEM__QKV_INDEXED, .eager = FTMEM__EAGER_FALCON, .activation = FTMEM_GELU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
         .norm_bias = ON, .qk_norm = OFF, .parallel = ON, .two_norms = OFF, .head_bias = OFF, .never_quantized = true, .bias_apart = true, .always_mask = true,
         .modules = {NULL, NULL, NULL, "query_key_value", "dense", NULL, "dense_h_to_4h", NULL, "dense_4h_to_h", "word_embeddings", "lm_head", NULL, NULL},
         .default_targets = R(QKV)},
     [FTMEM_STARCODER2] = {.model_type = "starcoder2", .block = families_sequential, .dropout_inside = true, GPT_PARTS, .activation = FTMEM_GELU_TANH,
         .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, "c_fc", NULL, "c_proj", "embed_tokens", "lm_head", NULL, NULL}, .default_targets = R(Q) | R(V)},
-    [FTMEM_GPT_BIGCODE] = {.model_type = "gpt_bigcode", .mask_buffer = true, GPT_LIKE, .positions = FTMEM__LEARNED, .activation = FTMEM_GELU_TANH, .qkv = FTMEM__QKV_HEADS,
+    [FTMEM_GPT_BIGCODE] = {.model_type = "gpt_bigcode", .returns_cache = true, .loss_own_dtype_v4 = true, .mask_buffer = true, GPT_LIKE, .positions = FTMEM__LEARNED, .activation = FTMEM_GELU_TANH, .qkv = FTMEM__QKV_HEADS,
         .modules = {NULL, NULL, NULL, "c_attn", "attn.c_proj", NULL, "c_fc", NULL, "mlp.c_proj", "wte", "lm_head", NULL, "wpe"}, .default_targets = R(QKV)},
     [FTMEM_OLMO] = {.model_type = "olmo", LLAMA_LIKE, .views_last = true, .norm = FTMEM__LAYER_NO_PARAMETERS, .tables = FTMEM__TABLES_FP32},
     [FTMEM_OLMO2] = {.model_type = "olmo2", .norm_each = true, .views_last = true, .block = families_post_norm, .norm = FTMEM__RMS_FP32_WEIGHT, .qk_norm_kind = FTMEM__QK_WHOLE, .tables = FTMEM__TABLES_FP32, .activation = FTMEM_SILU,
@@ -166,8 +166,8 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_SMOLLM3] = {.model_type = "smollm3", .block = families_sequential, .activation = FTMEM_SILU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
         .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
-    [FTMEM_GRANITE] = {.model_type = "granite", LLAMA_LIKE, .embed_scale = true, .scale_outside = true, .logit_scale = true},
-    [FTMEM_STABLELM] = {.model_type = "stablelm", .views_last = true, .qk_norm_kind = FTMEM__QK_OWN_WEIGHTS, .block = families_stablelm, .parallel_block = families_residual_first, .norm = FTMEM__LAYER, .turn = FTMEM__TURN_APART,
+    [FTMEM_GRANITE] = {.model_type = "granite", .loss_in_model = true, LLAMA_LIKE, .embed_scale = true, .scale_outside = true, .logit_scale = true},
+    [FTMEM_STABLELM] = {.model_type = "stablelm", .loss_own_dtype_v4 = true, .views_last = true, .qk_norm_kind = FTMEM__QK_OWN_WEIGHTS, .block = families_stablelm, .parallel_block = families_residual_first, .norm = FTMEM__LAYER, .turn = FTMEM__TURN_APART,
         .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF,
         .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_COHERE] = {.model_type = "cohere", .qk_norm_kind = FTMEM__QK_OWN_WEIGHTS, .block = families_residual_first, .parallel_block = families_residual_first, .norm = FTMEM__LAYER_FP32, .tables = FTMEM__TABLES_CAST_QK_FP32,
@@ -201,9 +201,9 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_MINICPM3] = {.model_type = "minicpm3", LLAMA_PARTS, .qkv_bias = OFF, .embed_scale = true, .scale_before_head = true, .modules = LATENT_DENSE_MODULES,
         .default_targets = R(Q_UP) | R(KV_UP)},
     [FTMEM_DEEPSEEK_V32] = {.model_type = "deepseek_v32", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON,
-        .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .always_mask = true, .index_halves = true, .no_flash = true, .modules = INDEXED_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
+        .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .always_mask = true, .index_halves = true, .no_flash = true, .modules = SPARSE_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
     [FTMEM_GLM_MOE_DSA] = {.model_type = "glm_moe_dsa", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON,
-        .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .always_mask = true, .hands_index = true, .no_flash = true, .modules = INDEXED_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
+        .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .always_mask = true, .hands_index = true, .no_flash = true, .modules = SPARSE_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
     [FTMEM_GLM4_MOE] = {.model_type = "glm4_moe", QWEN3_PARTS, .turn = FTMEM__TURN_JOINED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .experts_as = FTMEM__EXPERTS_AS_PROJ,
         .router_fp32 = true, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_MINIMAX_M2] = {.model_type = "minimax_m2", QWEN3_PARTS, .qk_norm_kind = FTMEM__QK_WHOLE, .norm_each = true, .views_last = true, .turn = FTMEM__TURN_JOINED, .router = FTMEM__ROUTER_SIGMOID, .router_norm = ON,
@@ -291,9 +291,9 @@ static ftmem_status families_required(const ftmem_model *model, ftmem_error *err
     else if (model->heads == 0) missing = "model.heads";
     else if (model->vocab == 0) missing = "model.vocab";
     else if (model->ffn == 0) missing = "model.ffn";
+    else if (model->index_heads > 0 && model->index_dim == 0) missing = "model.index_dim";
+    else if (model->index_heads > 0 && model->index_tokens == 0) missing = "model.index_tokens";
     else if (model->experts > 0 && model->experts_per_token == 0) missing = "model.experts_per_token";
-    else if (model->index_keys > 0 && model->index_heads == 0) missing = "model.index_heads";
-    else if (model->index_keys > 0 && model->index_dim == 0) missing = "model.index_dim";
     else if (model->position_rows == 0 && ftmem__family_of(model)->positions == FTMEM__LEARNED) missing = "model.position_rows";
     if (!missing) return FTMEM_OK;
     return ftmem__fail(error, FTMEM_E_MISSING, missing, "0",
@@ -330,9 +330,9 @@ ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error)
     if (model->experts_per_token > model->experts)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.experts_per_token", model->experts_per_token,
                                "model.experts_per_token cannot exceed model.experts.");
-    if (model->index_keys > 0 && (model->q_rank == 0 || model->index_dim < model->rotary_dim))
-        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.index_keys", model->index_keys,
-                               "model.index_keys is given; an indexer needs model.q_rank, and model.index_dim not below model.rotary_dim.");
+    if (model->index_heads > 0 && (model->q_rank == 0 || model->index_dim < model->rotary_dim))
+        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.index_heads", model->index_heads,
+                               "model.index_heads is given; an indexer needs model.q_rank, and model.index_dim not below model.rotary_dim.");
     if (model->rotary_dim > model->head_dim)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.rotary_dim", model->rotary_dim, "model.rotary_dim cannot exceed model.head_dim.");
     return FTMEM_OK;

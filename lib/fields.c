@@ -245,9 +245,9 @@ static bool fields_reserved(int32_t object, const void *x)
     const ftmem_job *job = x;
     int64_t any = 0;
     switch (object) {
-    case FTMEM_OBJECT_MODEL: return (((const ftmem_model *)x)->reserved | ((const ftmem_model *)x)->reserved2) != 0;
-    case FTMEM_OBJECT_ADAPTER: return ((const ftmem_adapter *)x)->reserved != 0;
-    case FTMEM_OBJECT_JOB: return (job->reserved[0] | job->reserved[1]) != 0;
+    case FTMEM_OBJECT_MODEL: return ((const ftmem_model *)x)->reserved != 0;
+    case FTMEM_OBJECT_ADAPTER: return ((const ftmem_adapter *)x)->reserved[0] != 0 || ((const ftmem_adapter *)x)->reserved[1] != 0;
+    case FTMEM_OBJECT_JOB: return (job->reserved[0] | job->reserved[1] | job->reserved2) != 0;
     default: break;
     }
     for (size_t i = 0; i < sizeof gpu->reserved / sizeof gpu->reserved[0]; ++i) any |= gpu->reserved[i];

@@ -85,7 +85,7 @@ static ftmem__var indexer_sum(ftmem__low *low, ftmem__var weights, ftmem__var sc
 
 static int64_t indexer_keys(const ftmem__low *low)
 {
-    int64_t keys = low->shape->model->index_keys;
+    int64_t keys = low->shape->model->index_tokens;
     return low->tokens * (keys < low->shape->s ? keys : low->shape->s);
 }
 
@@ -151,8 +151,8 @@ static void indexer_mask(ftmem__low *low, ftmem__var *locals, int32_t *count)
 void ftmem__low_indexer(ftmem__low *low, ftmem__var x, ftmem__var latent, ftmem__var *locals, int32_t *count)
 {
     bool before = low->tape->no_grad;
-    if (low->shape->model->index_keys == 0) return;
-    if ((low->kind & ~FTMEM__LAYER_HANDED) != FTMEM__LAYER_REUSED_INDEX) {
+    if (low->shape->model->index_heads == 0) return;
+    if ((low->kind & ~FTMEM__LAYER_HANDED) != FTMEM__LAYER_SHARED_INDEX) {
         low->tape->no_grad = true;
         low->choice = indexer_forward(low, x, latent);
         low->has_choice = true;

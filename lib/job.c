@@ -109,8 +109,8 @@ static ftmem_status job_check_layer_kinds(const ftmem_model *model, ftmem_error 
         uint8_t kind = model->layer_kind[i];
         if (ftmem__layer_attention(kind) >= FTMEM__LAYER_KINDS || ftmem__layer_mlp(kind) >= FTMEM__MLP_KINDS)
             return ftmem__fail_int(error, FTMEM_E_RANGE, "model.layer_kind", kind,
-                                   "model.layer_kind has a value that is none; its low four bits are 0 (full), 1 (sliding window) or 2 (full without "
-                                   "rotation), its high four bits 0 (dense) or 1 (experts)");
+                                   "model.layer_kind has a value that is none; its low four bits are 0 (full), 1 (sliding window), 2 (full without "
+                                   "rotation) or 3 (sparse, shared index), its high four bits 0 (dense) or 1 (experts)");
         if (ftmem__layer_mlp(kind) == FTMEM__MLP_EXPERTS && model->experts == 0)
             return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.experts", 0, "model.layer_kind has blocks with experts; give model.experts.");
     }
@@ -183,18 +183,32 @@ static void job_fill_batch(ftmem__case *c)
     if (c->job.eval == FTMEM_ON) JOB_DEFAULT(job, eval_batch, c->job.micro_batch)
 }
 
+/* torchtune CEWithChunkedOutputLoss: eight chunks; litgpt finetune/lora.py: lm_head_chunk_size=128 of each row. */
+static int64_t job_split_tokens(const ftmem_job *job)
+{
+    if (job->stack == FTMEM_STACK_LITGPT) return job->micro_batch * (job->sequence < 128 ? job->sequence : 128);
+    return job->micro_batch * ((job->sequence + 7) / 8);
+}
+
 static void job_fill_training(ftmem__case *c)
 {
     JOB_ASSUME(job, dtype, FTMEM_BF16)
     JOB_ASSUME(job, optimizer, FTMEM_ADAMW)
     JOB_ASSUME(job, attention, FTMEM_SDPA)
-    JOB_ASSUME(job, recompute, FTMEM_RECOMPUTE_NONE)
+    if (c->job.recompute == FTMEM_RECOMPUTE_OFF) c->job.recompute = FTMEM_RECOMPUTE_NONE;
+    else JOB_ASSUME(job, recompute, FTMEM_RECOMPUTE_NONE)
     JOB_ASSUME(job, loss, FTMEM_LOSS_DROPPED)
     JOB_DEFAULT(job, master_weights, FTMEM_OFF)
     JOB_DEFAULT(job, repeat_kv, FTMEM_OFF)
     JOB_DEFAULT(job, grad_clip, FTMEM_ON)
     JOB_DEFAULT(job, recompute_every, 1)
+    JOB_DEFAULT(job, outputs_fp32, FTMEM_OFF)
+    JOB_DEFAULT(job, use_cache, FTMEM_OFF)
+    JOB_DEFAULT(job, offload_checkpoints, FTMEM_OFF)
+    JOB_DEFAULT(job, bitsandbytes_version, 50)
+    JOB_DEFAULT(job, varied_lengths, FTMEM_OFF)
     if (c->job.loss == FTMEM_LOSS_CHUNKED) JOB_DEFAULT(job, loss_chunk_tokens, 256)
+    if (c->job.loss == FTMEM_LOSS_SPLIT) JOB_DEFAULT(job, loss_chunk_tokens, job_split_tokens(&c->job))
 }
 
 /* Without an adapter its fields stay 0, and fields of another kind stay off: what was resolved can be asked again. */
@@ -213,6 +227,7 @@ static void job_fill_adapter(ftmem__case *c)
     if (kbit) JOB_ASSUME(adapter, kbit_fp32, FTMEM_ON)
     JOB_DEFAULT(adapter, double_quant, FTMEM_OFF)
     JOB_DEFAULT(adapter, kbit_fp32, FTMEM_OFF)
+    JOB_DEFAULT(adapter, ends_bf16, FTMEM_OFF)
     JOB_DEFAULT(adapter, use_dora, FTMEM_OFF)
 }
 
@@ -229,10 +244,60 @@ static void job_fill_surroundings(ftmem__case *c)
     }
 }
 
+/* When a default of a stack applies; a row's bits must all hold. */
+enum { STACK_AUTOCAST = 1, STACK_NO_AUTOCAST = 2, STACK_BF16 = 4, STACK_ADAPTER = 8, STACK_QLORA = 16, STACK_RECOMPUTE = 32 };
+
+static uint32_t job_stack_facts(const ftmem__case *c)
+{
+    uint32_t facts = c->job.autocast ? STACK_AUTOCAST : STACK_NO_AUTOCAST;
+    if (c->job.autocast == FTMEM_BF16) facts |= STACK_BF16;
+    if (c->adapter.kind != FTMEM_ADAPTER_NONE) facts |= STACK_ADAPTER;
+    if (c->adapter.kind == FTMEM_ADAPTER_QLORA) facts |= STACK_QLORA;
+    if (c->job.recompute == FTMEM_RECOMPUTE_FULL || c->job.recompute == FTMEM_RECOMPUTE_REENTRANT) facts |= STACK_RECOMPUTE;
+    return facts;
+}
+
+typedef struct job_stack_row {
+    const char *field;
+    int32_t stack, from, before, value;
+    uint32_t when;
+} job_stack_row;
+
+static const job_stack_row job_stack_rows[] = {
+#define STACK_DEFAULT(stack, from, before, field, value, when) { field, stack, from, before, value, when },
+#include "stacks.inc"
+#undef STACK_DEFAULT
+};
+
+/* A member that was not given takes the stack's default, and is listed as assumed. */
+static void job_stack_take(ftmem__case *c, const job_stack_row *row)
+{
+    const ftmem_field *field = ftmem_field_find(row->field);
+    char *object = field && field->object == FTMEM_OBJECT_ADAPTER ? (char *)&c->adapter : (char *)&c->job;
+    static const char zero[sizeof(int64_t)] = { 0 };
+    int64_t wide = row->value;
+    if (!field || memcmp(object + field->offset, zero, (size_t)field->size) != 0) return;
+    if (field->size == (int32_t)sizeof wide) memcpy(object + field->offset, &wide, sizeof wide);
+    else memcpy(object + field->offset, &row->value, sizeof row->value);
+    ftmem__case_note(c, FTMEM_NOTE_ASSUMED, row->field, row->value);
+}
+
+static void job_fill_stack(ftmem__case *c)
+{
+    int32_t version = c->job.stack_version ? c->job.stack_version : INT32_MAX - 1, i;
+    if (c->job.stack == 0 || c->job.stack == FTMEM_STACK_TRANSFORMERS) return;
+    for (i = 0; i < FTMEM__COUNT(job_stack_rows); ++i) {
+        const job_stack_row *row = &job_stack_rows[i];
+        if (row->stack != c->job.stack || version < row->from || version >= row->before) continue;
+        if ((job_stack_facts(c) & row->when) == row->when) job_stack_take(c, row);
+    }
+}
+
 static void job_fill(ftmem__case *c)
 {
     c->note_count = 0;
     if (c->model.inferred) ftmem__case_note(c, FTMEM_NOTE_INFERRED, "model", 0);
+    job_fill_stack(c);
     job_fill_batch(c);
     job_fill_training(c);
     job_fill_adapter(c);
@@ -292,9 +357,10 @@ static ftmem_status job_check_quantisation(const ftmem__case *c, ftmem_error *er
 }
 
 /* A role that this family's blocks do not have is passed over, as in "all-linear"; one must be left, as in PEFT. */
-static uint32_t job_matching_targets(const ftmem__family *family, uint32_t targets)
+static uint32_t job_matching_targets(const ftmem__case *c, uint32_t targets)
 {
-    uint32_t matching = 0;
+    const ftmem__family *family = ftmem__family_of(&c->model);
+    uint32_t matching = c->job.stack == FTMEM_STACK_LITGPT ? targets & 7u : 0; /* litgpt names q, k and v in every model */
     if (targets == FTMEM_ROLES_ALL_LINEAR) return ftmem__family_targets(family);
     for (int32_t role = 0; role < FTMEM_ROLE_END; ++role)
         if (family->modules[role]) matching |= targets & (uint32_t)1 << role;
@@ -310,13 +376,13 @@ static ftmem_status job_fail_targets(const ftmem__case *c, ftmem_status status, 
     ftmem__put(&s.text, why);
     ftmem__put(&s.text, ftmem__family_of(&c->model)->model_type);
     ftmem__put(&s.text, " has ");
-    ftmem__put_set(&s.text, "role", job_matching_targets(ftmem__family_of(&c->model), FTMEM_ROLES_ALL_LINEAR));
+    ftmem__put_set(&s.text, "role", job_matching_targets(c, FTMEM_ROLES_ALL_LINEAR));
     return ftmem__fail_int(error, status, "adapter.targets", c->adapter.targets, s.message);
 }
 
 static ftmem_status job_check_targets(const ftmem__case *c, ftmem_error *error)
 {
-    if (c->adapter.kind == FTMEM_ADAPTER_NONE || job_matching_targets(ftmem__family_of(&c->model), c->adapter.targets)) return FTMEM_OK;
+    if (c->adapter.kind == FTMEM_ADAPTER_NONE || job_matching_targets(c, c->adapter.targets)) return FTMEM_OK;
     if (c->adapter.targets == 0) return job_fail_targets(c, FTMEM_E_MISSING, ", but PEFT has no default for this family: ", error);
     return job_fail_targets(c, FTMEM_E_CONFLICT, ", which matches nothing: ", error);
 }
@@ -390,9 +456,9 @@ static ftmem_status job_check_precision(const ftmem__case *c, ftmem_error *error
 static ftmem_status job_check_loss(const ftmem__case *c, ftmem_error *error)
 {
     const ftmem_job *job = &c->job;
-    bool chunked = job->loss == FTMEM_LOSS_CHUNKED;
+    bool chunked = job->loss == FTMEM_LOSS_CHUNKED || job->loss == FTMEM_LOSS_SPLIT;
     if (job->loss_chunk_tokens != 0 && !chunked)
-        return job_conflict_int("job.loss_chunk_tokens", job->loss_chunk_tokens, ", but job.loss is not chunked", error);
+        return job_conflict_int("job.loss_chunk_tokens", job->loss_chunk_tokens, ", but job.loss is neither chunked nor split", error);
     if (job->task == FTMEM_TASK_CLASSIFY && (chunked || job->loss == FTMEM_LOSS_FUSED))
         return ftmem__fail(error, FTMEM_E_CONFLICT, "job.loss", ftmem_enum_name("loss", job->loss),
                            "job.loss splits the logits of a vocabulary, but job.task is classify, which has none");
@@ -403,6 +469,9 @@ static ftmem_status job_check_loss(const ftmem__case *c, ftmem_error *error)
 static ftmem_status job_check_idle(const ftmem__case *c, ftmem_error *error)
 {
     const ftmem_job *job = &c->job;
+    if (job->offload_checkpoints == FTMEM_ON && job->recompute == FTMEM_RECOMPUTE_NONE)
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "job.offload_checkpoints", "on",
+                           "job.offload_checkpoints is on, but job.recompute is none: there are no checkpoints to offload");
     if (job->recompute_every > 1 && job->recompute == FTMEM_RECOMPUTE_NONE)
         return job_conflict_int("job.recompute_every", job->recompute_every, ", but job.recompute is none: set it to full or reentrant", error);
     if (job->eval == FTMEM_ON) return FTMEM_OK;
@@ -452,8 +521,9 @@ static ftmem_status job_check_stacks(const ftmem__case *c, ftmem_error *error)
 static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
 {
     static ftmem_status (*const checks[])(const ftmem__case *, ftmem_error *) = {
-        job_check_no_adapter, job_check_quantisation, job_check_targets, job_check_adapter_layers, job_check_freeze, job_check_freeze_layers,
-        job_check_precision,  job_check_attention, job_check_loss,         job_check_idle,    job_check_sequence,       job_check_gpu,    job_check_stacks,
+        job_check_no_adapter,    job_check_quantisation, job_check_targets,   job_check_adapter_layers, job_check_freeze,
+        job_check_freeze_layers, job_check_precision,    job_check_attention, job_check_loss,           job_check_idle,
+        job_check_sequence,      job_check_gpu,          job_check_stacks,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);

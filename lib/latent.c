@@ -28,7 +28,7 @@ static ftmem__var latent_queries(ftmem__low *low, ftmem__var x, ftmem__var *late
     ftmem__drop(low->tape, narrow);
     low->tape->part = FTMEM__PART_ATTENTION;
     y = ftmem__low_linear(low, FTMEM_ROLE_Q_UP, normed, shape->q, false);
-    if (shape->model->index_keys > 0) *latent = normed;
+    if (shape->model->index_heads > 0) *latent = normed;
     else ftmem__drop(low->tape, normed);
     return y;
 }
@@ -104,6 +104,8 @@ static void latent_expand(ftmem__low *low, ftmem__var latent, ftmem__var rot, ft
     *keys = in[0];
     *values = part[1];
 }
+
+/* ----------------------------------------------------------------------------------------------------- indexer */
 
 void ftmem__low_latent(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ftmem__var *locals, int32_t *count)
 {

@@ -36,16 +36,22 @@ static ftmem__var linear_parameter(ftmem__low *low, int32_t role, int64_t n, int
     param.dtype = (uint8_t)dtype;
     param.tensor_class = base ? FTMEM_CLASS_WEIGHTS : FTMEM_CLASS_ADAPTERS;
     param.role = (uint8_t)role;
-    param.trained = trained;
+    param.trained = trained && !low->tape->no_grad;
+    param.idle = trained && low->tape->no_grad;
     param.base = base;
-    param.idle = low->tape->no_grad;
     linear_declare(low, param);
     return ftmem__weight(n, rows > 0 ? n / rows : n, dtype, trained);
 }
 
+static int32_t linear_dtype(const ftmem__low *low, int32_t role)
+{
+    bool end = role == FTMEM_ROLE_EMBED || role == FTMEM_ROLE_HEAD || role == FTMEM_ROLE_POSITION;
+    return end ? low->shape->ends : low->shape->dtype;
+}
+
 ftmem__var ftmem__low_parameter(ftmem__low *low, int32_t role, int64_t n, int64_t cols, bool trained)
 {
-    return linear_parameter(low, role, n, cols < n ? n / cols : 0, low->shape->dtype, trained, true);
+    return linear_parameter(low, role, n, cols < n ? n / cols : 0, linear_dtype(low, role), trained, true);
 }
 
 ftmem__var ftmem__low_parameter_of(ftmem__low *low, int32_t role, int64_t n, int64_t cols, int32_t dtype)
@@ -55,7 +61,7 @@ ftmem__var ftmem__low_parameter_of(ftmem__low *low, int32_t role, int64_t n, int
 
 ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t cols)
 {
-    return linear_parameter(low, role, n, n / cols, low->shape->dtype, true, false);
+    return linear_parameter(low, role, n, n / cols, linear_dtype(low, role), true, false);
 }
 
 ftmem__var ftmem__low_adapter(ftmem__low *low, int32_t role, int64_t n, int64_t rows)
@@ -112,16 +118,18 @@ ftmem__var ftmem__low_convolution(ftmem__low *low, ftmem__var x, int64_t channel
     return y;
 }
 
-/* bitsandbytes MatMul4Bit: the weight is dequantised, in forward and again in backward; the input is not kept. */
+/* bitsandbytes MatMul4Bit: the weight is dequantised, in forward and again in backward; the input is not kept, but was before
+   0.43.2 (autograd/_functions.py, ctx.tensors). */
 static ftmem__var linear_4bit(ftmem__low *low, ftmem__var x, int64_t out)
 {
     ftmem__tape *tape = low->tape;
     int32_t compute = low->shape->compute;
-    int64_t n = x.cols * out, rows = x.n / x.cols, work = ftmem__round512(ftmem__bytes(compute, n));
+    int64_t n = x.cols * out, rows = x.n / x.cols, work = ftmem__round512(ftmem__bytes(compute, n)) * (low->shape->half_state ? 2 : 1);
     ftmem__var in = ftmem__cast(tape, x, compute), y, result;
     ftmem__node *node;
     int16_t dequantized = ftmem__alloc_bytes(tape, FTMEM__OP_DEQUANTIZE, work, FTMEM_CLASS_WORKSPACE);
-    y = ftmem__matmul(tape, FTMEM__OP_LINEAR4, in, ftmem__constant(n, x.cols, compute), NULL, rows * out, out, 2.0 * (double)rows * (double)n);
+    y = ftmem__matmul(tape, low->shape->input_kept ? FTMEM__OP_LINEAR4_KEEPING : FTMEM__OP_LINEAR4, in, ftmem__constant(n, x.cols, compute), NULL, rows * out,
+                      out, 2.0 * (double)rows * (double)n);
     node = ftmem__recorded(tape, y);
     if (node) node->work = work;
     ftmem__release(tape, dequantized);
@@ -129,6 +137,16 @@ static ftmem__var linear_4bit(ftmem__low *low, ftmem__var x, int64_t out)
     ftmem__drop(tape, y);
     ftmem__drop(tape, in);
     return result;
+}
+
+ftmem__var ftmem__low_quantized_head(ftmem__low *low, ftmem__var x, int64_t out)
+{
+    return linear_4bit(low, x, out);
+}
+
+void ftmem__low_quantized_parameter(ftmem__low *low, int32_t role, int64_t in, int64_t out)
+{
+    linear_quantized(low, role, in, out);
 }
 
 /* bitsandbytes MatMul8bitLt over a frozen weight, no outlier columns: an fp16 copy of the input, its int8 form, an
@@ -239,6 +257,50 @@ static ftmem__var linear_lora(ftmem__low *low, int32_t role, ftmem__var x, ftmem
     ftmem__drop(tape, sum);
     ftmem__drop(tape, in);
     return result;
+}
+
+int64_t ftmem__low_lora_parameters(ftmem__low *low, int32_t role, int64_t in, int64_t out)
+{
+    const ftmem__shape *shape = low->shape;
+    int64_t r = shape->adapter->rank;
+    if (shape->qlora) linear_quantized(low, role, in, out);
+    else (void)linear_parameter(low, role, in * out, out, shape->dtype, false, true);
+    (void)linear_parameter(low, role, r * in, r, shape->lora_dtype, true, false);
+    (void)linear_parameter(low, role, out * r, out, shape->lora_dtype, true, false);
+    return r * (in + out);
+}
+
+/* litgpt/lora.py LoRAQKVLinear: one dropped input and one A for the adapted parts, B as a convolution, and zeros for the others. */
+static ftmem__var linear_merged_lora(ftmem__low *low, ftmem__var x, ftmem__var base, const int64_t part[3])
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__tape *tape = low->tape;
+    int64_t r = shape->adapter->rank, width = 0, parts = 0, i;
+    ftmem__var a, b, dropped, low_rank, up, padded, sum;
+    for (i = 0; i < 3; i++)
+        if (shape->adapter->targets >> i & 1u) width += part[i], parts++;
+    a = linear_parameter(low, FTMEM_ROLE_QKV, parts * r * x.cols, parts * r, shape->lora_dtype, true, false);
+    b = linear_parameter(low, FTMEM_ROLE_QKV, width * r, width, shape->lora_dtype, true, false);
+    dropped = ftmem__low_dropout(low, ftmem__keep(tape, x), shape->adapter->dropout);
+    low_rank = ftmem__low_plain_linear(low, dropped, a, NULL, parts * r);
+    ftmem__drop(tape, dropped);
+    b.cols = low_rank.cols;
+    up = ftmem__low_plain_linear(low, low_rank, b, NULL, width);
+    ftmem__drop(tape, low_rank);
+    padded = parts == 3 ? ftmem__keep(tape, up) : ftmem__apply(tape, FTMEM__OP_ZERO_PAD, &up, 1, base.n, base.cols, up.dtype);
+    ftmem__drop(tape, up);
+    up = ftmem__unary(tape, FTMEM__OP_SCALE, padded);
+    ftmem__drop(tape, padded);
+    sum = ftmem__binary(tape, FTMEM__OP_ADD, base, up);
+    ftmem__drop(tape, up);
+    ftmem__drop(tape, base);
+    return sum;
+}
+
+ftmem__var ftmem__low_merged_linear(ftmem__low *low, ftmem__var x, const int64_t part[3], bool bias)
+{
+    ftmem__var base = linear_base(low, FTMEM_ROLE_QKV, x, part[0] + part[1] + part[2], bias);
+    return low->adapted && low->shape->adapter->targets & 7u ? linear_merged_lora(low, x, base, part) : base;
 }
 
 ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias)

@@ -7,7 +7,7 @@ static ftmem__var loss_head_weight(ftmem__low *low, int64_t out)
     int64_t n = shape->h * out;
     ftmem__var w;
     if (shape->tied && !shape->head_copy) {
-        w = ftmem__weight(n, shape->h, shape->dtype, shape->head_trained);
+        w = ftmem__weight(n, shape->h, shape->ends, shape->head_trained);
         if (shape->head_trained) w.node = FTMEM__SHARED_LEAF;
         return w;
     }
@@ -40,6 +40,15 @@ static ftmem__var loss_head(ftmem__low *low, ftmem__var x, const ftmem__var *bia
     return y;
 }
 
+enum { LOSS_WIDENED_APART = 446, LOSS_WIDENED_APART_LATE = 448, LOSS_SHIFTS_LABELS = 450 }; /* versions of transformers */
+
+/* `logits = logits.float()` stands in the model's forward until loss_utils.py took it over (4.46; Mistral and Granite in 4.48). */
+static bool loss_widens_in_model(const ftmem__shape *shape)
+{
+    int32_t apart = shape->family->loss_in_model ? LOSS_WIDENED_APART_LATE : LOSS_WIDENED_APART;
+    return shape->job->transformers_version < apart && !shape->family->loss_own_dtype && !shape->family->loss_own_dtype_v4;
+}
+
 /* logits = head(x), scaled and soft-capped where the family does; x stays the caller's. */
 ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
 {
@@ -62,21 +71,72 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
         ftmem__drop(tape, y);
         y = t;
     }
-    return classify || shape->model->logit_softcap <= 0 ? y : ftmem__low_softcap(low, y);
+    if (!classify && shape->model->logit_softcap > 0) y = ftmem__low_softcap(low, y);
+    if (classify || !loss_widens_in_model(shape)) return y;
+    t = ftmem__cast(tape, y, FTMEM_FP32);
+    ftmem__drop(tape, y);
+    return t;
 }
 
-/* F.cross_entropy(logits.float(), labels): log_softmax and nll_loss over rows x classes. */
+/* One Triton kernel over the logits, which keeps them and a log-sum-exp a row and writes their gradient over them (unsloth
+   kernels/cross_entropy_loss.py Fast_CrossEntropyLoss, liger_kernel/ops/cross_entropy.py); a sum of the rows' losses. */
+static ftmem__var loss_fused_kernel(ftmem__tape *tape, ftmem__var logits)
+{
+    int64_t rows = logits.n / logits.cols;
+    ftmem__var each = ftmem__apply(tape, FTMEM__OP_FUSED_CE, &logits, 1, rows, 1, FTMEM_FP32), loss;
+    ftmem__save_new(tape, each, rows, 1, FTMEM_FP32);
+    loss = ftmem__apply(tape, FTMEM__OP_SUM, &each, 1, 1, 1, FTMEM_FP32);
+    ftmem__drop(tape, each);
+    return loss;
+}
+
+/* F.cross_entropy(logits, labels): log_softmax and nll_loss over rows x classes, the first in the logits' own dtype, the second
+   in fp32 under autocast. */
 static ftmem__var loss_cross_entropy(ftmem__low *low, ftmem__var logits)
 {
     ftmem__tape *tape = low->tape;
-    bool own = low->shape->family->loss_own_dtype;
-    ftmem__var wide = ftmem__cast(tape, logits, own ? logits.dtype : FTMEM_FP32), log, picked, loss;
-    log = ftmem__unary(tape, FTMEM__OP_LOG_SOFTMAX, wide);
-    picked = ftmem__cast(tape, log, low->shape->autocast ? FTMEM_FP32 : log.dtype); /* autocast widens nll_loss, not what cross_entropy_loss calls before it */
-    loss = ftmem__apply(tape, FTMEM__OP_NLL, &picked, 1, 1, 1, FTMEM_FP32);
-    ftmem__save_new(tape, loss, 1, 1, FTMEM_FP32); /* total_weight */
-    ftmem__drop(tape, picked);
+    ftmem__var log, in, loss;
+    if (low->shape->job->kernels & FTMEM_FUSED_CE) return loss_fused_kernel(tape, logits);
+    log = ftmem__unary(tape, FTMEM__OP_LOG_SOFTMAX, logits);
+    in = ftmem__cast(tape, log, low->shape->autocast ? FTMEM_FP32 : log.dtype);
     ftmem__drop(tape, log);
+    loss = ftmem__apply(tape, FTMEM__OP_NLL, &in, 1, 1, 1, in.dtype);
+    ftmem__save_new(tape, loss, 1, 1, in.dtype); /* total_weight */
+    ftmem__drop(tape, in);
+    return loss;
+}
+
+/* The same over logits.float(), which is a local of loss_utils.py ForCausalLMLoss; some models' own losses do not widen. */
+static ftmem__var loss_widened(ftmem__low *low, ftmem__var logits)
+{
+    ftmem__var wide = ftmem__cast(low->tape, logits, low->shape->family->loss_own_dtype ? logits.dtype : FTMEM_FP32), loss = loss_cross_entropy(low, wide);
+    ftmem__drop(low->tape, wide);
+    return loss;
+}
+
+/* logits[..., :-1, :].contiguous(): a copy, unless there is one row. */
+static ftmem__var loss_all_but_last(ftmem__low *low, ftmem__var x)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var part = ftmem__apply(tape, FTMEM__OP_SLICE, &x, 1, x.n / low->shape->s * (low->shape->s - 1), x.cols, x.dtype), copy;
+    if (low->b == 1) return part;
+    copy = ftmem__unary(tape, FTMEM__OP_CLONE, part);
+    ftmem__drop(tape, part);
+    return copy;
+}
+
+/* transformers before 4.50 shifts logits and labels by copies, whose names live until the loss is there. */
+static ftmem__var loss_causal_shifted(ftmem__low *low, ftmem__var logits)
+{
+    ftmem__tape *tape = low->tape;
+    bool own = low->shape->family->loss_own_dtype || low->shape->family->loss_own_dtype_v4;
+    ftmem__var wide = ftmem__cast(tape, logits, own ? logits.dtype : FTMEM_FP32), shifted = loss_all_but_last(low, wide), loss;
+    ftmem__var labels = ftmem__constant(low->tokens, 1, FTMEM_INT64);
+    labels.store = ftmem__alloc(tape, FTMEM__OP_TABLE, low->tokens - low->b, 0, FTMEM_INT64, tape->birth);
+    loss = loss_cross_entropy(low, shifted);
+    ftmem__save_var(tape, loss, labels);
+    ftmem__release(tape, labels.store);
+    ftmem__drop(tape, shifted);
     ftmem__drop(tape, wide);
     return loss;
 }
@@ -90,7 +150,7 @@ static ftmem__var loss_causal(ftmem__low *low, ftmem__var logits)
     int16_t shifted = low->b > 1 ? ftmem__alloc(tape, FTMEM__OP_TABLE, low->tokens, 0, FTMEM_INT64, tape->birth) : padded;
     ftmem__var loss, labels = ftmem__constant(low->tokens, 1, FTMEM_INT64);
     labels.store = shifted;
-    loss = loss_cross_entropy(low, logits);
+    loss = loss_widened(low, logits);
     ftmem__save_var(tape, loss, labels);
     if (shifted != padded) ftmem__release(tape, padded);
     ftmem__release(tape, shifted);
@@ -102,7 +162,7 @@ static ftmem__var loss_classify(ftmem__low *low, ftmem__var logits)
 {
     ftmem__tape *tape = low->tape;
     ftmem__var pooled = ftmem__apply(tape, FTMEM__OP_EMBEDDING, &logits, 1, low->b * logits.cols, logits.cols, logits.dtype), loss;
-    loss = loss_cross_entropy(low, pooled);
+    loss = loss_widened(low, pooled);
     ftmem__drop(tape, pooled);
     return loss;
 }
@@ -111,7 +171,19 @@ ftmem__var ftmem__low_loss(ftmem__low *low, ftmem__var logits)
 {
     low->tape->part = FTMEM__PART_LOSS;
     if (low->shape->job->task == FTMEM_TASK_CLASSIFY) return loss_classify(low, logits);
-    return low->shape->crossed ? loss_cross_entropy(low, logits) : loss_causal(low, logits); /* labels of a decoder come shifted */
+    if (low->shape->crossed) return loss_widened(low, logits); /* labels of a decoder come shifted */
+    if (low->shape->job->transformers_version < LOSS_SHIFTS_LABELS) return loss_causal_shifted(low, logits);
+    return loss_causal(low, logits);
+}
+
+/* accelerate/utils/operations.py ConvertOutputsToFp32: what the model returns under autocast becomes fp32. Takes over the logits. */
+ftmem__var ftmem__low_outputs(ftmem__low *low, ftmem__var logits)
+{
+    ftmem__var wide;
+    if (low->shape->job->outputs_fp32 != FTMEM_ON || !low->shape->autocast) return logits;
+    wide = ftmem__cast(low->tape, logits, FTMEM_FP32);
+    ftmem__drop(low->tape, logits);
+    return wide;
 }
 
 /* ----------------------------------------------------------------------------------------- losses without logits */
@@ -163,7 +235,7 @@ ftmem__var ftmem__low_fused_loss(ftmem__low *low, ftmem__var x)
     const ftmem__shape *shape = low->shape;
     ftmem__tape *tape = low->tape;
     int64_t v = shape->vocab, h = shape->h;
-    int32_t dtype = shape->autocast ? shape->autocast : shape->dtype;
+    int32_t dtype = shape->autocast ? shape->autocast : shape->ends;
     ftmem__var w = loss_head_weight(low, v), in[2], loss;
     int16_t gh, gw = -1, each;
     low->tape->part = FTMEM__PART_LOSS;
@@ -202,7 +274,7 @@ static loss_chunk loss_chunk_of(const ftmem__low *low)
     loss_chunk c;
     c.rows = low->shape->job->loss_chunk_tokens < low->tokens ? low->shape->job->loss_chunk_tokens : low->tokens;
     c.count = (low->tokens + c.rows - 1) / c.rows;
-    c.dtype = low->shape->autocast ? low->shape->autocast : low->shape->dtype;
+    c.dtype = low->shape->autocast ? low->shape->autocast : low->shape->ends;
     c.head = low->shape->head_trained;
     return c;
 }
@@ -262,7 +334,7 @@ static void loss_chunk_backward(ftmem__low *low, const loss_chunk *c, ftmem__var
 {
     ftmem__tape *tape = low->tape;
     int64_t v = low->shape->vocab, h = low->shape->h;
-    ftmem__var w = ftmem__weight(v * h, h, low->shape->dtype, false), w16;
+    ftmem__var w = ftmem__weight(v * h, h, low->shape->ends, false), w16;
     int16_t log, g, gw = -1, gx, wide;
     tape->mode = FTMEM__NO_GRAD;
     w16 = ftmem__cast(tape, w, c->dtype);
@@ -288,16 +360,76 @@ void ftmem__low_chunked_backward(ftmem__low *low, ftmem__var x)
     loss_chunk c = loss_chunk_of(low);
     int64_t v = low->shape->vocab, h = low->shape->h, i;
     int16_t whole = -1, head = -1, wide;
-    ftmem__var w = ftmem__weight(v * h, h, low->shape->dtype, c.head);
+    ftmem__var w = ftmem__weight(v * h, h, low->shape->ends, c.head);
     if (c.head && low->shape->tied && !low->shape->head_copy) w.node = FTMEM__SHARED_LEAF;
     tape->flops += (c.head ? 6.0 : 4.0) * (double)low->tokens * (double)v * (double)h;
     for (i = 0; i < c.count && i < 3; i++) loss_chunk_backward(low, &c, x, &whole, &head);
     tape->mode = FTMEM__RECORD;
-    if (head >= 0 && c.dtype != low->shape->dtype) {
-        wide = ftmem__alloc(tape, FTMEM__OP_CAST, v * h, h, low->shape->dtype, tape->birth);
+    if (head >= 0 && c.dtype != low->shape->ends) {
+        wide = ftmem__alloc(tape, FTMEM__OP_CAST, v * h, h, low->shape->ends, tape->birth);
         ftmem__release(tape, head);
         head = wide;
     }
     if (head >= 0) ftmem__deliver(tape, w, head);
     ftmem__deliver(tape, x, whole);
+}
+
+/* ------------------------------------------------------------------------------- logits that exist chunk by chunk */
+
+enum { LOSS_CHUNKS = 32 };
+
+static ftmem__var loss_split_weight(ftmem__low *low)
+{
+    const ftmem__shape *shape = low->shape;
+    if (!shape->head_quantized) return loss_head_weight(low, shape->vocab);
+    ftmem__low_quantized_parameter(low, FTMEM_ROLE_HEAD, shape->h, shape->vocab);
+    return ftmem__constant(shape->h * shape->vocab, shape->h, shape->dtype);
+}
+
+/* The head of one chunk, h.chunk(...) or x.split(...), both views. The matrix takes the gradient of the last chunk, which
+   comes first; those of the others are added to it and freed. */
+static ftmem__var loss_split_logits(ftmem__low *low, ftmem__var x, ftmem__var w, int64_t rows, bool last)
+{
+    ftmem__var part = ftmem__apply(low->tape, FTMEM__OP_SLICE, &x, 1, rows * x.cols, x.cols, x.dtype), y;
+    if (!last) w.node = FTMEM__NO_NODE;
+    if (low->shape->head_quantized) y = ftmem__low_quantized_head(low, part, low->shape->vocab);
+    else y = ftmem__low_plain_linear(low, part, w, NULL, low->shape->vocab);
+    ftmem__drop(low->tape, part);
+    return y;
+}
+
+/* lightning/fabric/plugins/precision/half.py convert_output: what the wrapped model returns becomes fp32. Takes over x. */
+static ftmem__var loss_converted(ftmem__tape *tape, ftmem__var x)
+{
+    ftmem__var wide = ftmem__cast(tape, x, FTMEM_FP32);
+    ftmem__drop(tape, x);
+    return wide;
+}
+
+/* torchtune/modules/loss/ce_chunked_output_loss.py widens each chunk; litgpt's training
+   loop has fp32 chunks in `logits`, which lives until the next forward. All chunks have their logits before the first has its loss. */
+int64_t ftmem__low_split_loss(ftmem__low *low, ftmem__var x, ftmem__var *loss)
+{
+    ftmem__tape *tape = low->tape;
+    bool litgpt = low->shape->job->stack == FTMEM_STACK_LITGPT;
+    int64_t rows = low->shape->job->loss_chunk_tokens, left = low->tokens, held = 0;
+    int32_t count = (int32_t)((left + rows - 1) / rows), i;
+    ftmem__var logits[LOSS_CHUNKS], w = loss_split_weight(low), part, sum;
+    if (count > LOSS_CHUNKS) tape->exhausted = true, count = LOSS_CHUNKS;
+    loss_unused_bias(low);
+    for (i = 0; i < count; i++, left -= rows) logits[i] = loss_split_logits(low, x, w, left < rows ? left : rows, i == count - 1);
+    for (i = 0; i < count && litgpt; i++) logits[i] = loss_converted(tape, logits[i]);
+    tape->part = FTMEM__PART_LOSS;
+    for (i = 0; i < count; i++) {
+        part = loss_widened(low, logits[i]);
+        sum = i ? ftmem__binary(tape, FTMEM__OP_ADD, *loss, part) : ftmem__keep(tape, part);
+        if (i) ftmem__drop(tape, *loss);
+        ftmem__drop(tape, part);
+        *loss = sum;
+    }
+    for (i = 0; i < count; i++) {
+        if (!litgpt) ftmem__drop(tape, logits[i]);
+        else if (logits[i].store >= 0) held += tape->stores[logits[i].store].bytes;
+    }
+    return held;
 }

@@ -33,8 +33,8 @@ typedef struct ftmem__param {
     int32_t segment; /* index of the segment kind that has it */
     uint8_t dtype, tensor_class, role;
     bool trained;
-    bool idle; /* trained as far as the optimizer knows, but no gradient ever arrives */
     bool base; /* belongs to the base model (not LoRA, not a saved copy) */
+    bool idle; /* requires a gradient and never gets one: no state either */
 } ftmem__param;
 enum { FTMEM__MAX_PARAMS = 256 };
 typedef struct ftmem__params {
@@ -52,11 +52,16 @@ typedef struct ftmem__shape {
     int64_t b, s, tokens;       /* rows, sequence, b x s */
     int64_t h, f, q, kv, vocab; /* widths; q = heads x head_dim, kv = kv_heads x head_dim */
     int64_t heads, kv_heads, d, rotary;
-    int64_t dv;       /* of a value head */
-    int32_t dtype;    /* of what is not quantised, as stored */
-    int32_t compute;  /* compute dtype of 4-bit linears: the dtype the model was loaded in */
-    int32_t stream;   /* dtype of the residual stream at the first block */
-    int32_t autocast; /* 0, FTMEM_BF16, FTMEM_FP16 */
+    int64_t dv;                      /* of a value head */
+    int32_t dtype;                   /* of what is not quantised, as stored */
+    int32_t ends;                    /* the same of embedding, position table and head */
+    int32_t compute;                 /* compute dtype of 4-bit linears: the dtype the model was loaded in */
+    int32_t stream;                  /* dtype of the residual stream at the first block */
+    int32_t autocast;                /* 0, FTMEM_BF16, FTMEM_FP16 */
+    ftmem__family own;               /* the family as another stack's model code has it; `family` leads here */
+    bool merged;                     /* q, k and v are one linear with LoRA for some of them (litgpt LoRAQKVLinear) */
+    bool head_quantized, half_state; /* lightning/fabric BitsandbytesPrecision: every linear is 4-bit, and was fp16 when it was quantised */
+    bool input_kept;                 /* bitsandbytes before 0.43: a 4-bit linear keeps its input as an attribute */
     int32_t lora_dtype;
     bool qlora, lora8, mask_full, mask_sliding;              /* a mask tensor exists for full / sliding layers */
     bool adapted;                                            /* an adapter is trained, the base is frozen */
@@ -101,8 +106,8 @@ typedef struct ftmem__low {
     bool has_weights, has_scaled;
     bool has_choice, holds_choice; /* holds: it lives beyond the block */
     ftmem__var choice;             /* the keys that the block's indexer has chosen: returned beside the stream */
-    ftmem__var scaled;  /* the head's input: a name until the loss is there */
-    ftmem__var weights; /* attention weights that eager attention returned: alive until the block returns */
+    ftmem__var scaled;             /* the head's input: a name until the loss is there */
+    ftmem__var weights;            /* attention weights that eager attention returned: alive until the block returns */
 } ftmem__low;
 
 uint8_t ftmem__shape_layer_kind(const ftmem__shape *shape, int64_t layer); /* ftmem__low.kind of a block */
@@ -131,16 +136,25 @@ ftmem_status ftmem__shape_encoder(ftmem__shape *shape, const ftmem__case *c, ftm
 ftmem__var ftmem__low_dropout(ftmem__low *low, ftmem__var x, double p); /* takes over x */
 /* linear.c */
 ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias);
-int32_t ftmem__low_dtype(const ftmem__low *low, int32_t role);                                         /* as the weight is stored, if it is not quantised */
-ftmem__var ftmem__low_parameter(ftmem__low *low, int32_t role, int64_t n, int64_t cols, bool trained); /* a norm's vector, an embedding */
+int32_t ftmem__low_dtype(const ftmem__low *low, int32_t role); /* as the weight is stored, if it is not quantised */
+ftmem__var ftmem__low_quantized_head(ftmem__low *low, ftmem__var x, int64_t out);
+void ftmem__low_quantized_parameter(ftmem__low *low, int32_t role, int64_t in, int64_t out);
+ftmem__var ftmem__low_merged_linear(ftmem__low *low, ftmem__var x, const int64_t part[3], bool bias);      /* widths of q, k, v */
+ftmem__var ftmem__low_parameter(ftmem__low *low, int32_t role, int64_t n, int64_t cols, bool trained);     /* a norm's vector, an embedding */
+ftmem__var ftmem__low_parameter_of(ftmem__low *low, int32_t role, int64_t n, int64_t cols, int32_t dtype); /* one that keeps a dtype of its own */
 ftmem__var ftmem__low_convolution(ftmem__low *low, ftmem__var x, int64_t channels, int64_t out, int64_t length, int64_t kernel); /* F.conv1d; takes over x */
 ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t cols);                        /* PEFT's modules_to_save: a trained copy */
 ftmem__var ftmem__low_adapter(ftmem__low *low, int32_t role, int64_t n, int64_t rows);                     /* a matrix of an adapter */
 ftmem__var ftmem__low_parameter_of(ftmem__low *low, int32_t role, int64_t n, int64_t cols, int32_t dtype); /* one that keeps a dtype of its own */
 ftmem__var ftmem__low_plain_linear(ftmem__low *low, ftmem__var x, ftmem__var w, const ftmem__var *bias, int64_t out); /* F.linear, autocast honoured */
+int64_t ftmem__low_lora_parameters(ftmem__low *low, int32_t role, int64_t in, int64_t out); /* declares a frozen weight with A and B; elements of those */
+/* fused.c: false where the kernel does not apply */
+bool ftmem__low_fused_qkv(ftmem__low *low, ftmem__var x, ftmem__var qkv[3]);
+bool ftmem__low_fused_o(ftmem__low *low, ftmem__var x, int64_t out, ftmem__var *y);
+bool ftmem__low_fused_mlp(ftmem__low *low, ftmem__var x, int64_t f, ftmem__var *y);
 /* norm.c */
 ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width);       /* the family's norm over the last `width` */
-ftmem__var ftmem__low_layer_norm(ftmem__low *low, ftmem__var x, int64_t width); /* a LayerNorm, whatever the family's is */
+ftmem__var ftmem__low_layer_norm(ftmem__low *low, ftmem__var x, int64_t width); /* LayerNorm with a bias, whatever the family's is */
 ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x);
 /* attention.c */
 ftmem__var ftmem__low_turn(ftmem__low *low, ftmem__var x);                                                  /* (x * cos) + (rotate_half(x) * sin) */
@@ -170,7 +184,9 @@ ftmem__var ftmem__low_final_norm(ftmem__low *low, ftmem__var x);         /* what
 /* loss.c */
 ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x);
 ftmem__var ftmem__low_loss(ftmem__low *low, ftmem__var logits);
-ftmem__var ftmem__low_fused_loss(ftmem__low *low, ftmem__var x); /* head and loss without logits */
+ftmem__var ftmem__low_outputs(ftmem__low *low, ftmem__var logits);              /* what the model hands out; takes over the logits */
+ftmem__var ftmem__low_fused_loss(ftmem__low *low, ftmem__var x);                /* head and loss without logits */
+int64_t ftmem__low_split_loss(ftmem__low *low, ftmem__var x, ftmem__var *loss); /* returns bytes of the logits that stay alive */
 void ftmem__low_chunked_forward(ftmem__low *low, ftmem__var x);
 void ftmem__low_chunked_backward(ftmem__low *low, ftmem__var x);
 

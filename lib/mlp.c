@@ -75,11 +75,29 @@ ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x)
     return y;
 }
 
+/* liger_kernel/ops/swiglu.py LigerSiLUMulFunction, geglu.py: gate and up are kept, and their gradients written over them. */
+static ftmem__var mlp_gated_kernel(ftmem__low *low, ftmem__var x, int64_t f, bool bias)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var in[2], product, y;
+    in[0] = ftmem__low_linear(low, FTMEM_ROLE_GATE, x, f, bias);
+    in[1] = ftmem__low_linear(low, FTMEM_ROLE_UP, x, f, bias);
+    product = ftmem__apply(tape, FTMEM__OP_FUSED_MLP, in, 2, in[0].n, in[0].cols, in[0].dtype);
+    ftmem__drop(tape, in[1]);
+    ftmem__drop(tape, in[0]);
+    y = ftmem__low_linear(low, FTMEM_ROLE_DOWN, product, low->shape->h, bias);
+    ftmem__drop(tape, product);
+    return y;
+}
+
 /* down(act(gate(x)) * up(x)) */
 ftmem__var ftmem__low_gated(ftmem__low *low, ftmem__var x, int64_t f)
 {
     ftmem__tape *tape = low->tape;
     bool bias = low->shape->model->mlp_bias == FTMEM_ON;
+    ftmem__var fused;
+    if (ftmem__low_fused_mlp(low, x, f, &fused)) return fused;
+    if (low->shape->job->kernels & FTMEM_FUSED_MLP) return mlp_gated_kernel(low, x, f, bias);
     ftmem__var act = ftmem__low_activation(low, ftmem__low_linear(low, FTMEM_ROLE_GATE, x, f, bias)), up, product, y;
     up = ftmem__low_linear(low, FTMEM_ROLE_UP, x, f, bias);
     product = ftmem__binary(tape, FTMEM__OP_MUL, act, up);

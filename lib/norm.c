@@ -18,10 +18,23 @@ static ftmem__var norm_rms_core(ftmem__tape *tape, ftmem__var x)
     return y;
 }
 
+/* One kernel: input, weight and 1/rms of each row are kept, and the gradient is written over the arriving one (unsloth
+   kernels/rms_layernorm.py Fast_RMS_Layernorm, liger_kernel/ops/rms_norm.py LigerRMSNormFunction with in_place). */
+static ftmem__var norm_fused(ftmem__tape *tape, ftmem__var x, ftmem__var w)
+{
+    ftmem__var in[2], y;
+    in[0] = x;
+    in[1] = w;
+    y = ftmem__apply(tape, FTMEM__OP_FUSED_NORM, in, 2, x.n, x.cols, x.dtype);
+    ftmem__save_new(tape, y, x.n / x.cols, 1, FTMEM_FP32);
+    return y;
+}
+
 /* modeling_llama.py LlamaRMSNorm.forward; OLMo-2 multiplies in fp32 before it casts. */
 static ftmem__var norm_rms(ftmem__low *low, ftmem__var x, ftmem__var w, bool weight_in_fp32)
 {
     ftmem__tape *tape = low->tape;
+    if (low->shape->job->kernels & FTMEM_FUSED_NORM) return norm_fused(tape, x, w);
     ftmem__var y = norm_rms_core(tape, ftmem__cast(tape, x, FTMEM_FP32)), cast, scaled;
     if (weight_in_fp32) {
         scaled = ftmem__binary(tape, FTMEM__OP_MUL, w, y);
@@ -65,6 +78,7 @@ static ftmem__var norm_rms_t5(ftmem__low *low, ftmem__var x, ftmem__var w)
 static ftmem__var norm_rms_plus_one(ftmem__low *low, ftmem__var x, ftmem__var w)
 {
     ftmem__tape *tape = low->tape;
+    if (low->shape->job->kernels & FTMEM_FUSED_NORM) return norm_fused(tape, x, w);
     ftmem__var y = norm_rms_core(tape, ftmem__cast(tape, x, FTMEM_FP32)), w32, one, scaled, cast;
     w32 = ftmem__cast(tape, w, FTMEM_FP32);
     one = ftmem__unary(tape, FTMEM__OP_SHIFT, w32);
@@ -136,6 +150,11 @@ static ftmem__var norm_layer_fp32(ftmem__low *low, ftmem__var x, ftmem__var w)
     return cast;
 }
 
+ftmem__var ftmem__low_layer_norm(ftmem__low *low, ftmem__var x, int64_t width)
+{
+    return norm_layer(low, x, width, true, true, false);
+}
+
 /* The family's norm over the last dimension, with a weight of `weights` elements. */
 static ftmem__var norm_kind(ftmem__low *low, ftmem__var x, int64_t weights, bool bias)
 {
@@ -154,11 +173,6 @@ ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width)
 {
     low->tape->part = FTMEM__PART_NORM;
     return norm_kind(low, x, width, low->shape->model->norm_bias == FTMEM_ON);
-}
-
-ftmem__var ftmem__low_layer_norm(ftmem__low *low, ftmem__var x, int64_t width)
-{
-    return norm_layer(low, x, width, true, true, false);
 }
 
 /* The same norm over each head with one weight for all or a weight for each (modeling_stablelm.py

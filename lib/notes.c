@@ -64,6 +64,8 @@ static const char *notes_fixed(int32_t code)
     case FTMEM_NOTE_EVAL_HIGHER: return "evaluation needs more memory than training: a smaller job.eval_batch lowers the peak";
     case FTMEM_NOTE_LATER_STEP: return "the peak comes in the second step, when the optimizer states exist: a first step that passes proves nothing";
     case FTMEM_NOTE_CKPT_FROZEN: return "gradient checkpointing makes frozen blocks keep their inputs and pass gradients";
+    case FTMEM_NOTE_DEQUANTIZED:
+        return "the config's weights are stored in a format that is not trained: this is for weights converted to job.dtype when they are loaded";
     case FTMEM_NOTE_REMOTE_CODE:
         return "the model's code is not part of transformers: its parameters are exact, its activations follow transformers' code of the same form";
     default: return NULL;

@@ -79,7 +79,6 @@ static void optimizer_add(ftmem__totals *t, const ftmem_job *job, const ftmem__p
     int32_t dtype = optimizer_dtype(job, p);
     int64_t hidden = 0;
     t->trainable += p->n * count;
-    if (p->idle) return; /* torch's optimizers pass over a parameter without a gradient */
     t->tensors += count;
     t->gradient_bytes += p->bytes * count;
     if (master) t->master_bytes += ftmem__round512(4 * p->n) * count;
@@ -136,8 +135,9 @@ void ftmem__totals_fill(ftmem__totals *t, const ftmem__walk *walk)
         t->weight_bytes[p->tensor_class] += p->bytes * count;
         if (p->base) t->parameters += p->n * count;
         else t->adapters += p->n * count;
+        if (p->idle) t->trainable += p->n * count; /* torch's optimizers pass over a parameter without a gradient */
         if (p->trained) optimizer_add(t, walk->shape.job, p, count, before);
-        if (p->trained && !p->idle) before = p->n;
+        if (p->trained) before = p->n;
     }
     optimizer_batch(t, walk);
     t->resident = t->buffer_bytes + t->batch_bytes;

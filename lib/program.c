@@ -133,10 +133,10 @@ static void program_project_apart(ftmem__low *low, ftmem__var x, bool bias, ftme
     ftmem__var source = low->cross ? low->side[FTMEM__SIDE_SOURCE] : x;
     static const uint8_t role[] = { FTMEM_ROLE_Q, FTMEM_ROLE_K, FTMEM_ROLE_V };
     const ftmem__family *family = low->shape->family;
-    bool last = family->views_last;
+    bool last = family->views_last, fused = ftmem__low_fused_qkv(low, x, qkv);
     int32_t i;
     for (i = 0; i < 3; i++) {
-        qkv[i] = ftmem__low_linear(low, role[i], i ? source : x, i ? low->shape->kv : low->shape->q, bias && !(i == 1 && family->k_unbiased));
+        if (!fused) qkv[i] = ftmem__low_linear(low, role[i], i ? source : x, i ? low->shape->kv : low->shape->q, bias && !(i == 1 && family->k_unbiased));
         if (i == 0 && family->scaled_query) program_replace(low->tape, &qkv[0], ftmem__unary(low->tape, FTMEM__OP_SCALE, qkv[0]));
         if (family->dense_heads) program_dense(low, &qkv[i]);
         else if (!last) program_view(low, i, &qkv[i]);
@@ -155,7 +155,10 @@ static void program_project(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ft
         program_project_apart(low, x, bias, qkv);
         return;
     }
-    fused = ftmem__low_linear(low, FTMEM_ROLE_QKV, x, shape->q + 2 * shape->kv, bias);
+    part[0] = shape->q;
+    part[1] = part[2] = shape->kv;
+    fused = shape->merged ? ftmem__low_merged_linear(low, x, part, bias) : ftmem__low_linear(low, FTMEM_ROLE_QKV, x, shape->q + 2 * shape->kv, bias);
+    if (shape->job->use_cache == FTMEM_ON && shape->family->returns_cache) ftmem__cache_hold(low->tape, fused, false);
     part[0] = low->tokens * shape->q;
     part[1] = part[2] = low->tokens * shape->kv;
     program_take_apart(low, fused, part, qkv);
@@ -263,7 +266,7 @@ static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
     program_cache(low, qkv + 1);
     low->bias = program_bias(low, qkv[1].n / (low->b * shape->kv), qkv[0].dtype);
     out = ftmem__low_attend(low, qkv, locals, &count); /* q, k, v stay this frame's */
-    y = ftmem__low_linear(low, FTMEM_ROLE_O, out, shape->h, shape->model->o_bias == FTMEM_ON);
+    if (!ftmem__low_fused_o(low, out, shape->h, &y)) y = ftmem__low_linear(low, FTMEM_ROLE_O, out, shape->h, shape->model->o_bias == FTMEM_ON);
     ftmem__drop(low->tape, out);
     if (low->join) program_replace(low->tape, &y, ftmem__low_dropout_add(low, y, *low->join)); /* modeling_bloom.py BloomAttention */
     else if (shape->family->dropout_inside) y = ftmem__low_dropout(low, y, shape->model->hidden_dropout);

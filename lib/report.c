@@ -173,7 +173,7 @@ static void report_gradients(report *r)
     for (i = 0; i < walk->params.count; i++) {
         const ftmem__param *p = &walk->params.at[i];
         int64_t count;
-        if (!p->trained || p->idle) continue;
+        if (!p->trained) continue;
         if (p->segment >= 0) count = above[p->segment];
         else count = all ? 1 : report_gradient_count(walk, m, p);
         if (p->role == FTMEM_ROLE_EMBED && p->base && report_waits(walk, m)) count++;
@@ -189,7 +189,7 @@ static void report_states(report *r)
     int32_t i;
     for (i = 0; i < walk->params.count; i++) {
         ftmem__param p = walk->params.at[i];
-        int64_t bytes = p.trained && !p.idle ? ftmem__state_bytes(job, &p) : 0, tensors = bytes >= 2 * p.n ? 2 : 1;
+        int64_t bytes = p.trained ? ftmem__state_bytes(job, &p) : 0, tensors = bytes >= 2 * p.n ? 2 : 1;
         if (!bytes) continue;
         if (bytes < 4 * p.n && p.rows) {
             p.dtype = FTMEM_INT8;
@@ -209,7 +209,7 @@ static void report_step(report *r)
     for (i = 0; i < walk->params.count; i++) {
         const ftmem__param *p = &walk->params.at[i];
         int64_t bytes = walk->shape.job->master_weights == FTMEM_ON ? ftmem__round512(4 * p->n) : p->bytes;
-        if (!p->trained || p->idle) continue;
+        if (!p->trained) continue;
         if (foreach) report_param(r, p, FTMEM_CLASS_TEMPORARY, ftmem__param_count(walk, p), bytes, FTMEM__OP_STEP);
         if (p->n > most) largest = i;
         if (p->n > most) most = p->n;

@@ -17,7 +17,7 @@ uint8_t ftmem__shape_layer_kind(const ftmem__shape *shape, int64_t layer)
 {
     uint8_t kind = shape->model->layer_kind[layer];
     if (shape->family->hands_index && layer > 0) {
-        bool old = ftmem__layer_attention(shape->model->layer_kind[layer - 1]) == FTMEM__LAYER_REUSED_INDEX;
+        bool old = ftmem__layer_attention(shape->model->layer_kind[layer - 1]) == FTMEM__LAYER_SHARED_INDEX;
         return kind | (old ? FTMEM__LAYER_HANDED_OLD : FTMEM__LAYER_HANDED_NEW);
     }
     bool alike = ftmem__layer_attention(kind) == FTMEM__LAYER_SLIDING && shape->mask_sliding == shape->mask_full;
@@ -68,9 +68,12 @@ static void shape_dtypes(ftmem__shape *shape)
     const ftmem_adapter *adapter = shape->adapter;
     shape->qlora = adapter->kind == FTMEM_ADAPTER_QLORA;
     shape->lora8 = adapter->kind == FTMEM_ADAPTER_LORA8;
+    shape->input_kept = job->bitsandbytes_version < 43;
     shape->compute = job->dtype;
     shape->dtype = (shape->qlora || shape->lora8) && adapter->kbit_fp32 == FTMEM_ON ? FTMEM_FP32 : job->dtype;
-    shape->stream = shape->dtype;
+    /* trl/trainer/utils.py peft_module_casting_to_bf16: embeddings and head of a 4-bit model, not its norms */
+    shape->ends = shape->qlora && adapter->kbit_fp32 == FTMEM_ON && adapter->ends_bf16 == FTMEM_ON ? FTMEM_BF16 : shape->dtype;
+    shape->stream = shape->ends;
     shape->autocast = job->autocast;
     shape->lora_dtype = adapter->dtype ? adapter->dtype : FTMEM_FP32;
 }
@@ -120,6 +123,20 @@ static bool shape_too_wide(const ftmem_model *m)
     return m->hidden > limit || m->ffn > limit || m->vocab > limit || m->heads > limit || m->head_dim > limit;
 }
 
+/* litgpt/model.py: one projection for queries, keys and values, split by heads, and rotated slices joined with the rest. */
+static void shape_litgpt(ftmem__shape *shape)
+{
+    const ftmem__family *family = shape->family;
+    shape->own = *family;
+    shape->family = &shape->own;
+    shape->own.qkv = FTMEM__QKV_FUSED;
+    shape->own.turn = FTMEM__TURN_JOINED;
+    shape->own.positions = FTMEM__ROPE;
+    shape->merged = true;
+    shape->tied = false;
+    shape->head_quantized = shape->half_state = shape->adapter->kind == FTMEM_ADAPTER_QLORA;
+}
+
 static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ftmem_model *m, const ftmem__family *family, int64_t s, ftmem_error *error)
 {
     bool encoder = m != &c->model;
@@ -149,6 +166,7 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     shape->rotary = m->rotary_dim;
     shape_training(shape);
     shape_dtypes(shape);
+    if (c->job.stack == FTMEM_STACK_LITGPT) shape_litgpt(shape);
     shape_masks(shape);
     return shape_check(shape, error);
 }

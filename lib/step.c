@@ -186,6 +186,10 @@ static void step_forward(step_run *run)
     step_leave(run, ftmem__walk_last(walk), FTMEM__PASS_FORWARD);
     run->released = true;
     step_moment(run, run->first, head->pass[FTMEM__PASS_FORWARD], segment, FTMEM__PASS_FORWARD, -1);
+    if (walk->shape.job->loss == FTMEM_LOSS_SPLIT) { /* the loop's `logits` is bound anew before the loss */
+        run->level -= run->held;
+        run->held = 0;
+    }
     step_pass(run, run->first + 1, head->loss, segment, FTMEM__PASS_FORWARD, -1);
     step_drop_outputs(run);
     run->held = head->logits_bytes;

@@ -4,7 +4,7 @@
 
 enum { TAPE_ALLOC, TAPE_VIEW };
 enum { TAPE_NOTHING, TAPE_INPUT, TAPE_INPUTS, TAPE_OUTPUT, TAPE_CROSS, TAPE_ATTRIBUTE };
-enum { TAPE_PASS, TAPE_MAP, TAPE_SPREAD, TAPE_MATMUL, TAPE_CONV, TAPE_SPLIT, TAPE_SOFTMAX, TAPE_MINUS, TAPE_SAVED, TAPE_COPY };
+enum { TAPE_PASS, TAPE_MAP, TAPE_SPREAD, TAPE_MATMUL, TAPE_CONV, TAPE_SPLIT, TAPE_SOFTMAX, TAPE_MINUS, TAPE_SAVED, TAPE_COPY, TAPE_OVER };
 
 typedef struct tape_row {
     uint8_t forward, saves, backward, temporaries;
@@ -239,12 +239,18 @@ static void tape_save_by_row(ftmem__tape *tape, ftmem__node *node, const ftmem__
     }
 }
 
+/* torch.autograd.Function saves when its forward is done; so does native_layer_norm, whose statistics come last. */
+static bool tape_saves_after(ftmem__op op)
+{
+    return op == FTMEM__OP_LAYER_NORM || (op >= FTMEM__OP_FUSED_NORM && op <= FTMEM__OP_FUSED_CE);
+}
+
 /* Inputs are saved before an operation runs: a recomputation that waits for nothing else ends without running it
    (torch/utils/checkpoint.py _recomputation_hook, early stop). */
 static bool tape_ends_before(const ftmem__tape *tape, ftmem__op op)
 {
     uint8_t saves = tape_rows[op].saves;
-    return tape->nodes == tape->stop_after && (saves == TAPE_INPUT || saves == TAPE_CROSS || op == FTMEM__OP_INDEX) && op != FTMEM__OP_LAYER_NORM;
+    return tape->nodes == tape->stop_after && (saves == TAPE_INPUT || saves == TAPE_CROSS || op == FTMEM__OP_INDEX) && !tape_saves_after(op);
 }
 
 /* Records an operation whose result is `store`; returns its node. */
@@ -495,7 +501,8 @@ static void tape_spread_fourth(ftmem__tape *tape, const ftmem__node *node)
 
 static void tape_spread(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
-    bool before = node->op == FTMEM__OP_LINEAR4 || node->op == FTMEM__OP_LINEAR8; /* the dequantised weight comes first */
+    bool before =
+        node->op == FTMEM__OP_LINEAR4 || node->op == FTMEM__OP_LINEAR4_KEEPING || node->op == FTMEM__OP_LINEAR8; /* the dequantised weight comes first */
     int16_t work = before && node->work ? ftmem__alloc_bytes(tape, FTMEM__OP_DEQUANTIZE, node->work, FTMEM_CLASS_WORKSPACE) : -1;
     int32_t k;
     for (k = 0; k < node->inputs; k++)
@@ -585,6 +592,24 @@ static void tape_saved(ftmem__tape *tape, const ftmem__node *node, int16_t resul
     }
 }
 
+static void tape_over(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+{
+    int32_t k;
+    int16_t work;
+    for (k = 0; k < node->inputs; k++) {
+        if (!tape_needs(node, k)) continue;
+        if (k == 0 && node->held > 0) {
+            result[0] = node->save[0];
+            ftmem__hold(tape, result[0]);
+            continue;
+        }
+        result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in[k].n, node->in[k].cols, node->in[k].dtype, tape->birth);
+    }
+    work = ftmem__alloc_bytes(tape, (ftmem__op)node->op, node->work, FTMEM_CLASS_WORKSPACE);
+    ftmem__release(tape, work);
+    tape->flops += node->flops;
+}
+
 static void tape_gradients(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     switch (tape_rows[node->op].backward) {
@@ -593,6 +618,7 @@ static void tape_gradients(ftmem__tape *tape, const ftmem__node *node, int16_t r
     case TAPE_CONV: tape_convolution(tape, node, result); break;
     case TAPE_MATMUL: tape_matmul(tape, node, result); break;
     case TAPE_SAVED: tape_saved(tape, node, result); break;
+    case TAPE_OVER: tape_over(tape, node, result); break;
     case TAPE_COPY: tape_copy(tape, node, result); break;
     case TAPE_MINUS: tape_minus(tape, node, node->grad[0], result); break;
     case TAPE_SPLIT: tape_join(tape, node, result); break;

@@ -25,6 +25,7 @@ typedef struct tiers_parts {
     int64_t stranded; /* blocks of gradients and step temporaries that no activation fits */
     int64_t excess;   /* blocks that one hump cannot reuse of the other, and leftovers of loading */
     int64_t more;     /* of both: what is stranded serves the smaller requests */
+    bool varied;      /* rows differ in length */
 } tiers_parts;
 
 static int64_t tiers_least(int64_t a, int64_t b)
@@ -108,7 +109,7 @@ static int64_t tiers_loss_hump(const ftmem__ends *head)
 static int64_t tiers_logits(const ftmem__shape *shape)
 {
     const ftmem_job *job = shape->job;
-    if (job->task == FTMEM_TASK_CLASSIFY || job->loss == FTMEM_LOSS_FUSED || job->loss == FTMEM_LOSS_CHUNKED) return 0;
+    if (job->task == FTMEM_TASK_CLASSIFY || job->loss == FTMEM_LOSS_FUSED || job->loss == FTMEM_LOSS_CHUNKED || job->loss == FTMEM_LOSS_SPLIT) return 0;
     return ftmem__round512(ftmem__bytes(FTMEM_FP32, shape->tokens * shape->vocab));
 }
 
@@ -150,6 +151,7 @@ static int64_t tiers_excess(const ftmem__step *step, const tiers_parts *parts)
     excess = tiers_most(excess, tiers_share(apart, TIERS_HUMPS_APART));
     if (walk->shape.job->transformers_version < TIERS_SHIFT_COPY_BEFORE) excess = tiers_add(excess, tiers_share(parts->logits, TIERS_SHIFT_COPY));
     excess = tiers_add(excess, tiers_load_remainder(walk, parts->logits));
+    if (walk->shape.job->varied_lengths == FTMEM_ON) excess = tiers_most(excess, tiers_share(parts->moving, TIERS_VARIED_LENGTHS));
     return tiers_most(excess, (int64_t)TIERS_SEGMENT_FLOOR << TIERS_MIB);
 }
 
@@ -163,6 +165,7 @@ static tiers_parts tiers_parts_of(const ftmem__step *step)
         parts.more = parts.excess = tiers_most(tiers_share(parts.hump, TIERS_EXPANDABLE_FLOOR), (int64_t)TIERS_SEGMENT_FLOOR << TIERS_MIB);
         return parts;
     }
+    parts.varied = step->walk->shape.job->varied_lengths == FTMEM_ON;
     parts.logits = tiers_logits(&step->walk->shape);
     parts.stranded = tiers_stranded(step, &parts);
     parts.excess = tiers_excess(step, &parts);
@@ -216,7 +219,7 @@ static ftmem_range tiers_plus(ftmem_range from, int64_t lower, int64_t expected,
 /* The usual accident is that a logits block has been cut up, and one more is needed. */
 static void tiers_reserved(const tiers_parts *parts, ftmem_memory *m)
 {
-    int64_t more = tiers_most(tiers_share(parts->logits, TIERS_UPPER_LOGITS), tiers_share(parts->hump, TIERS_UPPER_HUMP));
+    int64_t more = tiers_most(tiers_share(parts->logits, TIERS_UPPER_LOGITS), tiers_share(parts->hump, parts->varied ? TIERS_VARIED_UPPER : TIERS_UPPER_HUMP));
     m->reserved = tiers_plus(m->allocated, tiers_share(parts->excess, TIERS_LOWER_EXCESS), parts->more, tiers_add(parts->more, more));
 }
 

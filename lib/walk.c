@@ -272,6 +272,13 @@ static void walk_note_kept(ftmem__walk *walk, ftmem__kind *kind)
     walk->kept_count = count;
 }
 
+/* What a checkpoint keeps lives in CPU memory until its recomputation (unsloth_zoo/gradient_checkpointing.py
+   Unsloth_Offloaded_Gradient_Checkpointer, torchtune and TRL OffloadActivations). */
+static bool walk_offloads(const ftmem__walk *walk)
+{
+    return walk->shape.job->offload_checkpoints == FTMEM_ON;
+}
+
 /* A forward that backward goes on from. */
 typedef struct walk_run {
     ftmem__low low;
@@ -323,7 +330,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
     handed = walk_handed(kind, &low, recomputed && pass == FTMEM__PASS_FORWARD);
     out = ftmem__low_block(&low, x);
     if (!recomputed || pass != FTMEM__PASS_FORWARD) ftmem__drop(tape, handed);
-    if (!recomputed || !out.grad) ftmem__drop(tape, x);
+    if (!recomputed || !out.grad || walk_offloads(walk)) ftmem__drop(tape, x);
     if (!probe) walk_record_sides(&walk->stack[kind->stack], kind, &low, pass, recomputed);
     if (pass == FTMEM__PASS_FORWARD) {
         kind->made = low.made;
@@ -471,7 +478,7 @@ static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__
     tape->birth = FTMEM_CLASS_TEMPORARY;
     g = ftmem__alloc(tape, FTMEM__OP_GRADIENT, x.n, x.cols, kind->out_dtype, FTMEM_CLASS_TEMPORARY);
     walk_side_gradients(walk, kind, &low, side);
-    base = tape->live;
+    base = tape->live - (walk_offloads(walk) ? tape->stores[x.store].bytes : 0);
     ftmem__tape_mark(tape);
     if (walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT) walk_recompute_reentrant(walk, kind, &low, x, g, side);
     else walk_recompute(walk, &low, x, shadow, g, side);
@@ -669,7 +676,7 @@ static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t stack, int32
 
 static bool walk_has_logits(const ftmem_job *job)
 {
-    return job->loss != FTMEM_LOSS_FUSED && job->loss != FTMEM_LOSS_CHUNKED;
+    return job->loss != FTMEM_LOSS_FUSED && job->loss != FTMEM_LOSS_CHUNKED && job->loss != FTMEM_LOSS_SPLIT;
 }
 
 /* Everything after the blocks. Three parts: the final norm; the base model returns; the head; the loss. */
@@ -692,11 +699,15 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
     }
     if (job->loss == FTMEM_LOSS_FUSED) {
         loss = ftmem__low_fused_loss(low, *normed);
+    } else if (job->loss == FTMEM_LOSS_SPLIT) {
+        int64_t split = ftmem__low_split_loss(low, *normed, &loss);
+        if (ends) ends->logits_bytes = split;
     } else if (job->loss == FTMEM_LOSS_CHUNKED) {
         ftmem__low_chunked_forward(low, *normed);
         loss = ftmem__apply(tape, FTMEM__OP_NLL, normed, 1, 1, 1, FTMEM_FP32); /* stands for the chunks' graph */
     } else {
         loss = ftmem__low_loss(low, logits);
+        logits = ftmem__low_outputs(low, logits);
     }
     if (low->has_scaled) ftmem__drop(tape, low->scaled);
     if (!held) ftmem__drop(tape, logits);

@@ -101,6 +101,8 @@ def default_values(values):
     parts = []
     for key, value in values.items():
         kinds = cycle_of(value)
+        if kinds and len(kinds) == 1 and kinds[0] not in ("sliding_attention", "full_attention"):
+            continue  # every layer is of the family's own kind
         if kinds:
             if kinds != ["sliding_attention"] * (len(kinds) - 1) + ["full_attention"]:
                 raise Failure(f"{key}: the library knows cycles of window layers that end with a full one, not {value}")
@@ -135,6 +137,9 @@ def defaults_table():
 MOE_KEYS = "num_experts num_local_experts n_routed_experts moe_num_experts".split()
 
 
+INDEXED = ("index_topk_freq", "index_skip_topk_offset")  # read, but not declared
+
+
 def known_keys(config, defaults, prefix=""):
     """The entries of a config.json that the library reads, with dots in the keys and one name for each."""
     values, aliases = defaults
@@ -143,7 +148,7 @@ def known_keys(config, defaults, prefix=""):
         name = aliases.get(key, key)
         if isinstance(value, dict):
             found |= known_keys(value, defaults, prefix + key + ".")
-        elif prefix + name in values or name in MOE_KEYS or name == "partial_rotary_factor":
+        elif prefix + name in values or name in MOE_KEYS or name in ("partial_rotary_factor", *INDEXED):
             found[prefix + name] = value
     return found
 
@@ -254,14 +259,21 @@ def config_of_row(row, values):
     return config
 
 
+# Formats of weights for inference, which are converted on loading (lib/config.c config_not_trained).
+NOT_TRAINED = "fp8 mxfp4 modelopt compressed-tensors fbgemm_fp8".split()
+
+
 def refused(config, classes):
     """The library knows the name, and will say why not; tests/unit/test_catalog.c checks that it does."""
-    keys = ("quantization_config.quant_method", "vision_config.model_type")
-    if any(config.get(key) and key not in classes.get(config["model_type"], ({},))[0] for key in MOE_KEYS):
+    stored = config.get("quantization_config.quant_method", "fp8")
+    if stored not in NOT_TRAINED or "vision_config.model_type" in config and config["model_type"] == "gemma3":
+        return True
+    values = classes.get(config["model_type"], ({},))[0]
+    if not any(key in values for key in MOE_KEYS) and any(config.get(key) for key in MOE_KEYS):
         return True
     if config["model_type"] == "baichuan" and "max_position_embeddings" not in config:
         return True
-    if config["model_type"] not in classes and config["model_type"] != "gemma3" or any(k in config for k in keys):
+    if config["model_type"] not in classes and config["model_type"] != "gemma3":
         return True
     return config.get("do_layer_norm_before") is False or bool(config.get("attn_config.clip_qkv"))
 
@@ -276,6 +288,10 @@ def entries_of(config, values):
                 continue
             if default and "use_sliding_window" in default and set(value) == {"full_attention"}:
                 continue
+        if isinstance(value, list) and (key == "mlp_layer_types" or set(value) <= {"deepseek_sparse_attention"} or set(value) == {"full"}):
+            continue  # said by first_k_dense_replace, or by the family
+        if key == "indexer_types" and INDEXED[0] in config:
+            continue
         if isinstance(value, list):
             parts += [part for i, item in enumerate(value) for part in (f"{key}.{i}", str(item))]
             continue

@@ -407,15 +407,53 @@ def tiers_tpf(job):
 
 
 # The wide table of published single-GPU peaks.
-
-STACKS = r"(?i)\b(hf|trl|axolotl|peft|transformers|ms-swift|sfttrainer)\b"
-OTHER_STACKS = r"(?i)unsloth|lit-?gpt|torchtune|torchao|thunder|badam|diffusers|deepspeed|megatron|scratch|xtuner"
+#
+# The wide table names frameworks in prose: the first pattern that matches gives the stack. None: not modelled.
+STACKS = ((r"thunder|badam|diffusers|deepspeed|megatron|xtuner|torchao|scratch", None), (r"unsloth", "unsloth"), (r"lit-?gpt", "litgpt"),
+          (r"torchtune", "torchtune"), (r"^fms", "fms"), (r"ms-swift", "swift"), (r"axolotl", "axolotl"), (r"\btrl\b|sfttrainer", "trl"),
+          (r"custom loop", "peft"), (r"\b(hf|peft|transformers)\b", "transformers"))
+# What a source does not print in its rows: the versions that ran (requirements files and dates of the sources, truth/single_gpu.md).
+VERSIONS = {"fms": {"transformers_version": "4.45"}, "swift": {"transformers_version": "4.38"}, "litgpt": {"bitsandbytes_version": "0.41"}}
+# Kernels of fms-acceleration's framework_config; fused LoRA is for quantised models only (framework_plugin_fast_kernels.py).
+FMS_KERNELS = {"none": (), "baseline-peft-bnb": (), "accelerated-peft-bnb": (), "foak-fast-kernels": ("norm", "rope", "ce"),
+               "accelerated-peft-bnb-foak": ("norm", "rope", "ce", "lora"), "foak-fast-kernels-liger": ("norm", "rope"),
+               "accelerated-peft-bnb-foak-liger": ("norm", "rope", "lora")}
+# Models of the table by the name of another repository with the same dimensions.
+SAME_MODEL = {"unsloth/qwen3-14b-unsloth-bnb-4bit": "Qwen/Qwen3-14B", "unsloth/tinyllama-bnb-4bit": "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
+              **{f"mistralai/{m}-Small-{v}": "mistralai/Mistral-Small-24B-Instruct-2501" for m, v in (("Devstral", 2507), ("Magistral", 2506), ("Magistral", 2507))}}
+# litgpt's own configuration of a model that has no config.json in transformers' form (litgpt/config.py).
+OWN_MODEL = {"stabilityai/stablelm-base-alpha-3b": {
+    "model_type": "gpt_neox", "hidden_size": 4096, "num_hidden_layers": 16, "num_attention_heads": 32, "intermediate_size": 16384, "vocab_size": 50688,
+    "rotary_pct": 0.25, "max_position_embeddings": 4096, "use_parallel_residual": True, "tie_word_embeddings": False}}
 SINGLE_OPTIMIZERS = {"torch AdamW (foreach default)": "adamw", "torch AdamW": "adamw", "adamw_torch": "adamw", "torch AdamW fused": "adamw_fused",
                      "adamw_torch_fused": "adamw_fused", "torch AdamW foreach=False": "adamw_loop", "bnb AdamW8bit": "adamw_8bit", "adamw_8bit": "adamw_8bit",
                      "bnb PagedAdamW8bit": "paged_adamw_8bit", "paged_adamw_8bit": "paged_adamw_8bit", "bnb PagedAdamW": "paged_adamw_32bit",
                      "paged_adamw_32bit": "paged_adamw_32bit", "SGD": "sgd", "torch SGD": "sgd", "HF Adafactor": "adafactor", "Adafactor": "adafactor"}
 SINGLE_WEIGHTS = {"nf4": ("qlora", False), "nf4-dq": ("qlora", True), "int8 (bnb)": ("lora8", None)}
-PADDED = {"packed": "none", "padding-free": "none", "fixed": "none", "no padding (batch 1)": "none", "batch 1": "none", "truncated to 1024 (batch 1)": "none"}
+
+
+def by_design(reason):
+    """A row that no rule could score: nothing was measured, or what was measured is not told apart."""
+    return reason.name in ("outcome", "peak_mem_gb", "mem_kind", "completeness")
+
+
+def stack_of(text, options):
+    for pattern, stack in STACKS:
+        if re.search("(?i)" + pattern, text):
+            if stack is None and not options.any_stack:
+                break
+            return stack or "transformers"
+    if options.any_stack:
+        return "transformers"
+    raise NotScored("framework", f"'{text}' is not modelled" if text else "not given")
+
+
+def versions(f, stack, notes):
+    f.update(VERSIONS.get(stack, {}))
+    for field, name in (("transformers_version", "transformers"), ("torch_version", "torch"), ("bitsandbytes_version", "bnb")):
+        found = re.search(rf"\b{name} (\d+\.\d+)", notes)
+        if found:
+            f[field] = found[1]
 
 
 def read_single(job, configs, options):
@@ -426,37 +464,63 @@ def read_single(job, configs, options):
         raise NotScored("peak_mem_gb", "not given")
     if not job.tiers:
         raise NotScored("mem_kind", f"'{r.get('mem_kind')}' is no tier")
+    if r["completeness"] == "C" and not options.grade_c:
+        raise NotScored("completeness", "C: for sanity only")
     if r["unit"] == "unknown":
         job.read_as.append("unit unknown: GiB")
-    stack = r.get("framework") or ""
-    if not options.any_stack and (re.search(OTHER_STACKS, stack) or not re.search(STACKS, stack)):
-        raise NotScored("framework", f"'{stack}' is not modelled" if stack else "not given")
-    kernels = re.search(r"framework_config=([^;]*)", notes)
-    if kernels and re.search("foak|liger|moe|scatter", kernels[1]) and not options.any_stack:
-        raise NotScored("kernels", f"'{kernels[1].strip()}' is not modelled")
+    stack = f["stack"] = stack_of(r.get("framework") or "", options)
+    versions(f, stack, notes)
     method = pick(r, "method", {k: k for k in ("full", "lora", "qlora")} if r.get("method") != "other" else {})
-    for name, fine in (("compile", ("no", "")), ("offload", ("no", ""))):
-        if r.get(name, "") not in fine:
-            raise NotScored(name, f"'{r[name]}' is not modelled")
-        if not r.get(name):
-            job.read_as.append(f"{name} not given: no")
+    single_kernels(job, stack, notes)
+    if r.get("compile", "") not in ("no", ""):
+        raise NotScored("compile", f"'{r['compile']}' is not modelled")
+    single_precision(job, method, notes)
+    single_shape(job)
+    single_loss(job, stack, notes)
+    f["optimizer"] = pick(r, "optimizer", SINGLE_OPTIMIZERS)
+    if f["loss"] == "held":
+        job.read_as.append("loss of a custom loop not given: outputs held to the end of the step")
+    if "process" in job.tiers or (r.get("gpu") or "").strip():
+        f["gpu"] = gpu_name(r)
+    name = SAME_MODEL.get(r["model"], r["model"])
+    job.model = OWN_MODEL.get(name) or configs.model(job.file, name)
+    if f["method"] != "full":
+        single_adapter(job, stack, notes)
 
-    # precision
+
+def single_kernels(job, stack, notes):
+    f = job.fields
+    config = re.search(r"framework_config=([^;]*)", notes)
+    if config and config[1].strip() not in FMS_KERNELS:
+        raise NotScored("kernels", f"'{config[1].strip()}' is not modelled")
+    kernels = FMS_KERNELS[config[1].strip()] if config else ()
+    if kernels:
+        f["kernels"] = list(kernels)
+    where = job.row.get("offload", "")
+    if where.startswith("activations to CPU"):
+        f["offload_checkpoints"] = True
+    elif where not in ("no", ""):
+        raise NotScored("offload", f"'{where}' is not modelled")
+    if stack == "unsloth":                                    # the notebooks' own switches, not the stack's defaults
+        f["offload_checkpoints"] = where.startswith("activations to CPU")
+
+
+def single_precision(job, method, notes):
+    r, f = job.row, job.fields
     weights, compute = (r.get("weight_dtype") or "").strip(), DTYPES.get((r.get("compute_dtype") or "").strip())
     if weights in SINGLE_WEIGHTS:
         kind, double = SINGLE_WEIGHTS[weights]
         if method not in ("qlora", "lora"):
             raise NotScored("weight_dtype", f"'{weights}' with method {method}")
-        f["dtype"] = compute or pick(r, "compute_dtype", DTYPES)
-        f["method"] = kind
+        f["dtype"], f["method"] = compute or pick(r, "compute_dtype", DTYPES), kind
         if double is not None:
             f["double_quant"] = double
         if re.search("no fp32 upcast", notes):
             f["kbit_fp32"] = False
-        else:
+        elif re.search("upcasts? non-int|prepare_model_for_kbit", notes):
             f["kbit_fp32"] = True
-            if not re.search("upcasts? non-int|prepare_model_for_kbit", notes):
-                job.read_as.append("k-bit preparation not given: fp32 upcast of what is not quantised")
+        elif f["stack"] in ("transformers", "peft", "swift", "trl"):
+            job.read_as.append("k-bit preparation not given: fp32 upcast of what is not quantised")
     else:
         if method == "qlora":
             raise NotScored("weight_dtype", f"'{weights}' is not modelled" if weights else "not given")
@@ -467,10 +531,15 @@ def read_single(job, configs, options):
         f["autocast"] = compute
     elif stated in ("bf16", "fp16"):
         f["autocast"] = stated
-    elif stated is None and f["dtype"] != "fp32":
+    elif stated is None and f["stack"] in ("trl", "axolotl", "unsloth", "swift"):
+        f["autocast"] = f["dtype"]
+        job.read_as.append("autocast not given: that of the Trainer, in the compute dtype")
+    elif stated is None and f["dtype"] != "fp32" and f["stack"] != "torchtune":
         job.read_as.append("autocast not given: off")
 
-    # shape, attention, recomputation, loss
+
+def single_shape(job):
+    r, f = job.row, job.fields
     f.update(micro_batch=integer(r, "micro_batch"), sequence=integer(r, "seq_len"), eval=False)
     if r.get("grad_accum"):
         f["accumulation"] = integer(r, "grad_accum")
@@ -480,40 +549,47 @@ def read_single(job, configs, options):
         raise NotScored("packing_or_padded", "not given")
     if "images" in rows:
         raise NotScored("packing_or_padded", f"'{rows}' is not modelled")
-    f["mask"] = "padded" if rows.startswith("padded") and f["micro_batch"] > 1 else "none"
-    f["recompute"] = pick(r, "grad_checkpointing", {"none": "none", "full": "full"})
-    if f["recompute"] == "full":
+    f["mask"] = "padded" if rows.startswith("padded") and f["micro_batch"] > 1 and f["stack"] not in ("litgpt", "torchtune") else "none"
+    if re.match("padded to longest|no padding", rows) and not re.search("empty_cache", r.get("notes") or ""):
+        f["varied_lengths"] = True
+    f["recompute"] = pick(r, "grad_checkpointing", {"none": "off", "full": "full"})
+    if f["recompute"] == "full" and f["stack"] in ("fms", "unsloth", "llama-factory"):
+        f["recompute"] = "reentrant"
+    elif f["recompute"] == "full":
         job.read_as.append("form of checkpointing not given: non-reentrant")
-    chunk = re.search(r"lm_head chunked by (\d+) tokens", notes)
-    if "CHUNKED_CE" in notes:
-        raise NotScored("loss", "chunked loss over logits that are kept is not modelled")
+
+
+def single_loss(job, stack, notes):
+    r, f = job.row, job.fields
     if "logits.mean()" in notes:
         raise NotScored("loss", "logits.mean() is not modelled")
-    if chunk:
-        f.update(loss="chunked", loss_chunk_tokens=int(chunk[1]))
+    if stack == "litgpt" or "CHUNKED_CE" in notes:
+        f["loss"] = "split"
+    elif stack == "unsloth" and not (r.get("fused_ce_or_liger") or "").strip():
+        f.update(stack_version="2024.5", loss="dropped")
+        job.read_as.append("loss of unsloth not given: its kernel over logits")
     elif pick(r, "fused_ce_or_liger", {"yes": True, "no": False}):
         f["loss"] = "fused"
-    elif "custom loop" in stack:
+    elif stack == "peft":
         f["loss"] = "held"
-        job.read_as.append("loss of a custom loop not given: outputs held to the end of the step")
     else:
         f["loss"] = "dropped"
-    f["optimizer"] = pick(r, "optimizer", SINGLE_OPTIMIZERS)
 
-    # model, GPU, adapter
-    f["gpu"] = gpu_name(r)
-    job.model = configs.model(job.file, r["model"])
-    if f["method"] != "full":
-        f["rank"] = integer(r, "lora_rank")
-        drop = re.search(r"dropout (\d+(?:\.\d+)?)", notes)
-        if drop:
-            f["dropout"] = float(drop[1])
-        if re.search("use_dora|DoRA", notes + (r.get("lora_targets") or "")):
-            f["use_dora"] = True
-        cast = re.search(r"adapters?(?: params)?(?: are| in)? (fp16|bf16)|LoRA[^;]*all (bf16|fp16)", notes)
-        if cast:
-            f["adapter_dtype"] = cast[1] or cast[2]
-        f["targets"] = written_targets(job.model, r.get("lora_targets") or "", job)
+
+def single_adapter(job, stack, notes):
+    r, f = job.row, job.fields
+    f["rank"] = integer(r, "lora_rank")
+    drop = re.search(r"dropout (\d+(?:\.\d+)?)", notes)
+    if drop:
+        f["dropout"] = float(drop[1])
+    if re.search("use_dora|DoRA", notes + (r.get("lora_targets") or "")):
+        f["use_dora"] = True
+    cast = re.search(r"adapters?(?: params)?(?: are| in)? (fp16|bf16)|LoRA[^;]*all (bf16|fp16)", notes)
+    if cast:
+        f["adapter_dtype"] = cast[1] or cast[2]
+    if stack == "litgpt" and re.match(r"q v\b", r.get("lora_targets") or ""):
+        return                                                # the stack's default: parts of one projection
+    f["targets"] = written_targets(job.model, r.get("lora_targets") or "", job)
 
 
 def check_single(job):
@@ -634,7 +710,8 @@ def groups(jobs):
     out = []
     for (source, method, tier), members in rows.items():
         scored = [j for j in members if j.got]
-        g = {"source": source, "method": method, "tier": tier, "rows": len(members), "scored": len(scored), "not_scored": len(members) - len(scored),
+        design = sum(bool(j.reason and by_design(j.reason)) for j in members)
+        g = {"source": source, "method": method, "tier": tier, "rows": len(members), "scored": len(scored), "not_scored": len(members) - len(scored) - design, "by_design": design,
              "not_scored_by": dict(collections.Counter(j.reason.name for j in members if j.reason).most_common())}
         if scored:
             g.update({k: v for k, v in summary([j.error(tier) for j in scored]).items() if k != "rows"})
@@ -736,11 +813,13 @@ def report(result, jobs, options, out):
     rows = []
     for g in result["groups"]:
         figures = [*spread(g, "p90"), size(g["coverage"]), percent(g["slack"]), " ".join(map(str, g["bound_rows"]))] if g["scored"] else [""] * 8
-        rows.append([g["source"], g["method"], g["tier"] or "-", g["rows"], g["not_scored"], *figures])
-    table(["source", "method", "tier", "rows", "not scored", "median", "p90", "p95", "worst under", "worst over", "upper covers", "upper slack", "bound rows"], rows, out)
-    if result["not_scored_by"]:
-        print("\nnot scored, by input (rows):", file=out)
-        for name, n in result["not_scored_by"].items():
+        rows.append([g["source"], g["method"], g["tier"] or "-", g["rows"], g["not_scored"], g["by_design"], *figures])
+    table(["source", "method", "tier", "rows", "not scored", "by design", "median", "p90", "p95", "worst under", "worst over", "upper covers", "upper slack", "bound rows"], rows, out)
+    for title, design in (("not scored, by input (rows):", False), ("no row to score, by design (rows):", True)):
+        names = {n: v for n, v in result["not_scored_by"].items() if any(j.reason and j.reason.name == n and by_design(j.reason) == design for j in jobs)}
+        if names:
+            print("\n" + title, file=out)
+        for name, n in names.items():
             example = next(j for j in jobs if j.reason and j.reason.name == name)
             print(f"  {n:5d}  {name:32s} e.g. {os.path.basename(example.file)}:{example.id}  {example.reason}"[:230], file=out)
     if result["read_as"]:
@@ -860,6 +939,7 @@ def parser():
     p.add_argument("--details", action="store_true", help="also by family, the worst rows, and every row that was not scored")
     p.add_argument("--phases", action="store_true", help="print one line a row with the error of every phase, for work on the rules")
     p.add_argument("--match", metavar="REGEX", help="only rows whose text matches")
+    p.add_argument("--grade-c", action="store_true", help="score published rows of completeness C too")
     p.add_argument("--any-stack", action="store_true", help="score rows of other frameworks and kernels too, as if they were transformers")
     return p
 

@@ -205,7 +205,7 @@ static void test_model_errors(void **state)
     assert_int_equal(find("meta-lama/Llama-3.1-8B", &model, &error), FTMEM_E_UNKNOWN_NAME);
     assert_non_null(strstr(error.message, "meta-llama/Llama-3.1-8B"));
     assert_int_equal(find("", &model, &error), FTMEM_E_UNKNOWN_NAME);
-    assert_int_equal(find("zai-org/GLM-5.2", &model, &error), FTMEM_E_UNSUPPORTED);
+    assert_int_equal(find("deepseek-ai/DeepSeek-V4-Pro", &model, &error), FTMEM_E_UNSUPPORTED);
     assert_non_null(strstr(error.message, "mixture of experts"));
     assert_int_equal(find("google/gemma-3-4b-it", &model, &error), FTMEM_E_UNSUPPORTED);
     assert_string_equal(error.field, "vision_config");

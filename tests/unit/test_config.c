@@ -108,6 +108,8 @@ static void test_class_defaults(void **state)
         { "glm4_moe head_dim=128", "00000000000", FTMEM_GLM4_MOE, FTMEM_SILU, 4096, 10944, 46, 96, 8, 128, 64, 0, 0 },
         { "minimax_m2", "00000100000", FTMEM_MINIMAX_M2, FTMEM_SILU, 3072, 1536, 62, 48, 8, 128, 128, 0, 0 },
         { "olmoe", "00000100000", FTMEM_OLMOE, FTMEM_SILU, 2048, 2048, 16, 16, 16, 128, 128, 0, 0 },
+        { "deepseek_v32", "00000000000", FTMEM_DEEPSEEK_V32, FTMEM_SILU, 7168, 18432, 61, 128, 128, 192, 64, 0, 0 },
+        { "glm_moe_dsa", "00000000000", FTMEM_GLM_MOE_DSA, FTMEM_SILU, 6144, 12288, 78, 64, 64, 256, 64, 0, 0 },
         { "qwen", "01000000000", FTMEM_QWEN, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
         { "chatglm multi_query_attention=true", "00000000000", FTMEM_CHATGLM, FTMEM_SILU, 4096, 13696, 28, 32, 1, 128, 64, 0, 0 },
         { "baichuan max_position_embeddings=4096", "00000000000", FTMEM_BAICHUAN, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },

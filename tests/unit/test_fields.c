@@ -129,7 +129,6 @@ static void mark_others(int32_t object, char *used)
     mark(used, 0, sizeof(uint32_t));
     if (object == FTMEM_OBJECT_MODEL) mark(used, offsetof(ftmem_model, reserved), sizeof(int32_t));
     if (object == FTMEM_OBJECT_MODEL) mark(used, offsetof(ftmem_model, layer_kind), FTMEM_MAX_LAYERS);
-    if (object == FTMEM_OBJECT_MODEL) mark(used, offsetof(ftmem_model, reserved2), sizeof(int32_t));
     if (object == FTMEM_OBJECT_ADAPTER) mark(used, offsetof(ftmem_adapter, reserved), sizeof(int32_t));
     if (object == FTMEM_OBJECT_GPU) mark(used, offsetof(ftmem_gpu, reserved), 8 * sizeof(int64_t));
     if (object == FTMEM_OBJECT_JOB) mark(used, offsetof(ftmem_job, model), 2 * sizeof(void *));
@@ -262,7 +261,7 @@ static void reserved_members_must_be_zero(void **state)
     ftmem_gpu gpu = FTMEM_GPU_INIT;
     ftmem_job job = FTMEM_JOB_INIT;
     model.reserved = 1;
-    adapter.reserved = 1;
+    adapter.reserved[0] = 1;
     gpu.reserved[7] = 1;
     job.reserved[1] = 1;
     assert_int_equal(ftmem__fields_validate(FTMEM_OBJECT_MODEL, &model, &error), FTMEM_E_RANGE);

@@ -141,7 +141,7 @@ HOSTILE = {
     "zero character in a key": b'{"model_type\\u0000": "llama"}',
     "lone surrogate": b'{"model_type": "\\ud800"}',
     "absurd": b'{"model_type": "llama", "hidden_size": 9000000000000000000, "num_hidden_layers": 9000000000000000000}',
-    "other family": b'{"model_type": "t5"}',
+    "other family": b'{"model_type": "mamba"}',
     "many keys": b"{" + b",".join(b'"k%d": 0' % i for i in range(100_001)) + b"}",
 }
 

@@ -300,10 +300,10 @@ def saved_part(path: str, word: str, model: CData) -> int:
     raise Unsupported(f"{path} {word} is not modelled; the embedding and the head are.", path, word)
 
 
-def put_freeze(job: CData, value: Any) -> None:
+def put_set(job: CData, path: str, value: Any) -> None:
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    parts = str(int(value)) if whole else "+".join(words("job.freeze", value))
-    call(lib.ftmem_set, b"job.freeze", encode(parts, "job.freeze"), job)
+    parts = str(int(value)) if whole else "+".join(words(path, value))
+    call(lib.ftmem_set, path.encode(), encode(parts, path), job)
 
 
 def put_bits(struct: CData, member: str, bits: int, path: str) -> None:
@@ -399,7 +399,7 @@ class Job:
         if "gpu" in values:
             put_gpu(job, values["gpu"])
         for path, value in values.items():
-            if path in ("adapter.targets", "adapter.modules_to_save", "job.freeze"):
+            if path in ("adapter.targets", "adapter.modules_to_save", "job.freeze", "job.kernels"):
                 late[path] = value
             elif path != "gpu" and objects[path.split(".", 1)[0]] is not None:
                 call(lib.ftmem_set, path.encode(), encode(as_text(path, value), path), objects[path.split(".", 1)[0]])
@@ -407,8 +407,10 @@ class Job:
             put_targets(self._adapter, self._model, late["adapter.targets"])
         if self._adapter is not None and "adapter.modules_to_save" in late:
             put_saved(self._adapter, self._model, late["adapter.modules_to_save"])
+        if "job.kernels" in late:
+            put_set(job, "job.kernels", late["job.kernels"])
         if "job.freeze" in late:
-            put_freeze(job, late["job.freeze"])
+            put_set(job, "job.freeze", late["job.freeze"])
         for part in ("first_layers", "last_layers"):
             if getattr(job, f"freeze_{part}"):
                 put_bits(job, "freeze", _fields.PARTS[part], "job.freeze")
