@@ -102,7 +102,8 @@ enum {
     FTMEM_DEEPSEEK_V2 = 35, FTMEM_DEEPSEEK_V3 = 36, FTMEM_GLM4_MOE = 37, FTMEM_MINIMAX_M2 = 38, FTMEM_OLMOE = 39, FTMEM_DEEPSEEK_V32 = 40, FTMEM_GLM_MOE_DSA = 41,
     FTMEM_T5 = 42, FTMEM_BART = 43, FTMEM_WHISPER = 44, /* encoder and decoder: two stacks */
     FTMEM_MINICPM3 = 45, /* latent attention with dense MLPs */
-    FTMEM_FAMILY_END = 46
+    FTMEM_MIMO_V2_FLASH = 46,
+    FTMEM_FAMILY_END = 47
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */

@@ -100,6 +100,7 @@ enum {
     CONFIG_DENSE_FIRST = 1024,  /* ... after the first first_k_dense_replace */
     CONFIG_LATENT = 2048,       /* latent attention: a head is qk_nope_head_dim + qk_rope_head_dim wide; n_shared_experts are as wide as routed ones */
     CONFIG_INDEX_SHARED = 4096, /* layers may use the index of the layer before */
+    CONFIG_FULL_FIRST = 16384,  /* in such a cycle the first layer is full too */
     CONFIG_MLP_TYPES = 8192,    /* mlp_layer_types says which blocks have experts */
     CONFIG_CYCLE_KEY = 128      /* sliding_window_pattern says how many */
 };
@@ -621,6 +622,7 @@ static ftmem_status config_slide(const config_source *c, int64_t window, ftmem_m
     status = config_layer_rule(c, &first, &period);
     for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++)
         model->layer_kind[i] = (uint8_t)(period ? (i + 1) % period != 0 : window != 0 && i >= first);
+    if (config_is(c, CONFIG_FULL_FIRST)) model->layer_kind[0] = FTMEM__LAYER_FULL;
     return status;
 }
 

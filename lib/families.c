@@ -57,6 +57,8 @@ STEPS(families_two_norms, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, 
    experts' parameters, in dense blocks and shared experts nothing. */
 #define MOE_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
     "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL}
+#define MOE_PLAIN_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
+    "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL}
 #define LATENT_DENSE_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
     NULL, NULL, NULL, NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}
 #define LATENT_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
@@ -204,6 +206,9 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .always_mask = true, .index_halves = true, .no_flash = true, .modules = SPARSE_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
     [FTMEM_GLM_MOE_DSA] = {.model_type = "glm_moe_dsa", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON,
         .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .always_mask = true, .hands_index = true, .no_flash = true, .modules = SPARSE_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
+    [FTMEM_MIMO_V2_FLASH] = {.model_type = "mimo_v2_flash", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_JOINED, .tables_by_kind = true, .eager = FTMEM__EAGER_SINKS, .always_mask = true,
+        .sliding_kv_twice = true, .scaled_values = true, .no_flash = true, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .router_fp32 = true,
+        .modules = MOE_PLAIN_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_GLM4_MOE] = {.model_type = "glm4_moe", QWEN3_PARTS, .turn = FTMEM__TURN_JOINED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .experts_as = FTMEM__EXPERTS_AS_PROJ,
         .router_fp32 = true, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_MINIMAX_M2] = {.model_type = "minimax_m2", QWEN3_PARTS, .qk_norm_kind = FTMEM__QK_WHOLE, .norm_each = true, .views_last = true, .turn = FTMEM__TURN_JOINED, .router = FTMEM__ROUTER_SIGMOID, .router_norm = ON,

@@ -49,7 +49,8 @@ enum {
     FTMEM__EAGER_FALCON,
     FTMEM__EAGER_MPT,
     FTMEM__EAGER_BLOOM,
-    FTMEM__EAGER_T5
+    FTMEM__EAGER_T5,
+    FTMEM__EAGER_SINKS
 }; /* eager attention: transformers' usual one, or the model's own */
 /* Rotation: the whole head; a slice of it, joined with the rest in apply_rotary_pos_emb, or in the attention's own frame; PAIRS: the
    latter over neighbours, before heads come first, with tables widened in each call. */
@@ -120,6 +121,8 @@ typedef struct ftmem__family {
     bool returns_weights;      /* a block returns (stream, attention weights): the caller's tuple holds them */
     bool index_halves;         /* the indexer rotates halves, not pairs (modeling_deepseek_v32.py) */
     bool hands_index;          /* a block returns the keys that its indexer has chosen, for the next ones (modeling_glm_moe_dsa.py) */
+    bool sliding_kv_twice;     /* window blocks have twice as many key and value heads (modeling_mimo_v2_flash.py) */
+    bool scaled_values;        /* v_proj(x) * a constant (modeling_mimo_v2_flash.py) */
     bool no_flash;             /* the class refuses flash-attention */
     bool mask_buffer;          /* a boolean buffer of positions x positions (modeling_gpt_bigcode.py GPTBigCodeModel) */
     bool returns_cache;        /* with use_cache: even checkpointed blocks return keys and values, views of the fused projection (modeling_gpt_bigcode.py) */

@@ -110,6 +110,12 @@ typedef struct ftmem__low {
     ftmem__var weights;            /* attention weights that eager attention returned: alive until the block returns */
 } ftmem__low;
 
+/* Key and value heads of this block. */
+static inline int64_t ftmem__low_kv_heads(const ftmem__low *low)
+{
+    return low->shape->kv_heads * (low->shape->family->sliding_kv_twice && low->kind == FTMEM__LAYER_SLIDING ? 2 : 1);
+}
+
 uint8_t ftmem__shape_layer_kind(const ftmem__shape *shape, int64_t layer); /* ftmem__low.kind of a block */
 bool ftmem__shape_layer_trained(const ftmem__shape *shape, int64_t layer);
 bool ftmem__shape_layer_adapted(const ftmem__shape *shape, int64_t layer);

@@ -20,7 +20,7 @@ uint8_t ftmem__shape_layer_kind(const ftmem__shape *shape, int64_t layer)
         bool old = ftmem__layer_attention(shape->model->layer_kind[layer - 1]) == FTMEM__LAYER_SHARED_INDEX;
         return kind | (old ? FTMEM__LAYER_HANDED_OLD : FTMEM__LAYER_HANDED_NEW);
     }
-    bool alike = ftmem__layer_attention(kind) == FTMEM__LAYER_SLIDING && shape->mask_sliding == shape->mask_full;
+    bool alike = !shape->family->sliding_kv_twice && ftmem__layer_attention(kind) == FTMEM__LAYER_SLIDING && shape->mask_sliding == shape->mask_full;
     return alike ? (uint8_t)(kind - FTMEM__LAYER_SLIDING) : kind;
 }
 

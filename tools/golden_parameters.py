@@ -53,7 +53,7 @@ from transformers.pytorch_utils import Conv1D
 TYPES = (
     "llama mistral qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 gpt2 gpt_neox gptj opt bloom mpt falcon starcoder2 "
     "gpt_bigcode olmo olmo2 olmo3 smollm3 granite stablelm cohere cohere2 mixtral qwen3_moe deepseek_v2 deepseek_v3 glm4_moe "
-    "minimax_m2 olmoe minicpm3 deepseek_v32 glm_moe_dsa"
+    "minimax_m2 olmoe minicpm3 deepseek_v32 glm_moe_dsa mimo_v2_flash"
 ).split()
 
 # Out of scope: mixtures of experts, hybrids, encoders, encoder-decoders, vision, code that transformers does not have.
@@ -290,9 +290,12 @@ def layer_pattern(typ):
             rule = "use_sliding_window and sliding_window and not no_rope_layers[layer]"
         assert [k == "sliding_attention" for k in window.layer_types] == want and set(kinds) == {"full_attention"}
         return f"=sliding_attention if {rule} else full_attention"
+    first = ""
+    if kinds[0] == "full_attention" != kinds[1] and kinds[5] == "full_attention":    # the first one beside the cycle
+        kinds, first = ["sliding_attention"] + kinds[1:], ", the first full_attention"
     period = next(p for p in range(1, 49) if all(k == kinds[i % p] for i, k in enumerate(kinds)))
     parts = [f"{k}*{len(list(g))}" for k, g in itertools.groupby(kinds[:period])]
-    return f"=cycle({'+'.join(parts)})"
+    return f"=cycle({'+'.join(parts)}){first}"
 
 
 def default_rows(typ):
@@ -323,6 +326,10 @@ def default_rows(typ):
     if typ in ROTARY_KEY:
         assert resolved(typ, "rope_parameters", **{ROTARY_KEY[typ]: 0.125})["partial_rotary_factor"] == 0.125
         rows.append((ROTARY_KEY[typ], text(cls().rope_parameters["partial_rotary_factor"])))
+    if typ == "mimo_v2_flash":    # one fraction for both kinds of layers
+        factors = {kind["partial_rotary_factor"] for kind in cls().rope_parameters.values()}
+        assert cls().mlp_layer_types.count("dense") == 1 and cls().mlp_layer_types[0] == "dense"
+        rows += [("partial_rotary_factor", text(*factors)), ("first_k_dense_replace", "1")]
     if typ in WINDOW_PATTERN:
         default, two = WINDOW_PATTERN[typ], cls(sliding_window_pattern=2).layer_types
         assert cls().layer_types == cls(sliding_window_pattern=default).layer_types != two
