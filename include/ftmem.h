@@ -103,7 +103,8 @@ enum {
     FTMEM_T5 = 42, FTMEM_BART = 43, FTMEM_WHISPER = 44, /* encoder and decoder: two stacks */
     FTMEM_MINICPM3 = 45, /* latent attention with dense MLPs */
     FTMEM_MIMO_V2_FLASH = 46,
-    FTMEM_FAMILY_END = 47
+    FTMEM_DEEPSEEK = 47, /* code outside transformers */
+    FTMEM_FAMILY_END = 48
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */

@@ -369,13 +369,35 @@ static ftmem__var experts_loop(ftmem__low *low, ftmem__var x, const experts_choi
     return sum;
 }
 
+/* modeling_deepseek.py DeepseekMoE in training: rows are repeated for each chosen expert; experts are linears that run one after
+   another over their share, and write it back in place. All shares are taken together. */
+static ftmem__var experts_apart(ftmem__low *low, ftmem__var x, const experts_choice *choice)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t rows = choice->weights.n, n = rows * x.cols;
+    ftmem__var repeated = ftmem__apply(tape, FTMEM__OP_EXPAND, &x, 1, n, x.cols, x.dtype), index = experts_table(low, rows, FTMEM_INT64), current, y, sum;
+    current = experts_take(low, repeated, index, n, x.cols);
+    low->copies = low->shape->model->experts;
+    y = ftmem__low_gated(low, current, low->shape->model->expert_ffn);
+    low->copies = 0;
+    experts_replace(tape, &y, experts_take(low, y, index, n, x.cols));
+    ftmem__drop(tape, current);
+    experts_replace(tape, &y, ftmem__binary(tape, FTMEM__OP_MUL, y, choice->weights));
+    sum = ftmem__apply(tape, FTMEM__OP_MEAN, &y, 1, x.n, x.cols, y.dtype);
+    ftmem__drop(tape, y);
+    ftmem__drop(tape, index);
+    ftmem__drop(tape, repeated);
+    return sum;
+}
+
 enum { EXPERTS_JOINED = 500 }; /* transformers 5: one tensor for all experts */
 
 ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x)
 {
     experts_choice choice = experts_route(low, x);
     bool loop = low->shape->job->transformers_version < EXPERTS_JOINED;
-    ftmem__var y = experts_shared(low, x, loop ? experts_loop(low, x, &choice) : experts_forward(low, x, &choice));
+    ftmem__var y = low->shape->family->experts_apart ? experts_apart(low, x, &choice) : loop ? experts_loop(low, x, &choice) : experts_forward(low, x, &choice);
+    y = experts_shared(low, x, y);
     ftmem__drop(low->tape, choice.logits);
     ftmem__drop(low->tape, choice.weights);
     ftmem__drop(low->tape, choice.index);

@@ -123,6 +123,7 @@ typedef struct ftmem__family {
     bool hands_index;          /* a block returns the keys that its indexer has chosen, for the next ones (modeling_glm_moe_dsa.py) */
     bool sliding_kv_twice;     /* window blocks have twice as many key and value heads (modeling_mimo_v2_flash.py) */
     bool scaled_values;        /* v_proj(x) * a constant (modeling_mimo_v2_flash.py) */
+    bool experts_apart;        /* experts are linears of their own, in code outside transformers (modeling_deepseek.py) */
     bool no_flash;             /* the class refuses flash-attention */
     bool mask_buffer;          /* a boolean buffer of positions x positions (modeling_gpt_bigcode.py GPTBigCodeModel) */
     bool returns_cache;        /* with use_cache: even checkpointed blocks return keys and values, views of the fused projection (modeling_gpt_bigcode.py) */

@@ -24,6 +24,7 @@ static void linear_declare(ftmem__low *low, ftmem__param param)
         return;
     }
     param.segment = params->segment;
+    param.copies = low->copies > 1 ? (int32_t)low->copies : 1;
     params->at[params->count++] = param;
 }
 
@@ -40,7 +41,7 @@ static ftmem__var linear_parameter(ftmem__low *low, int32_t role, int64_t n, int
     param.idle = trained && low->tape->no_grad;
     param.base = base;
     linear_declare(low, param);
-    return ftmem__weight(n, rows > 0 ? n / rows : n, dtype, trained);
+    return ftmem__weight(low->copies > 1 ? n * low->copies : n, rows > 0 ? n / rows : n, dtype, trained);
 }
 
 static int32_t linear_dtype(const ftmem__low *low, int32_t role)

@@ -31,6 +31,7 @@ typedef struct ftmem__param {
     int64_t rows;    /* of a matrix; 0: a vector */
     int64_t bytes;   /* stored, each tensor rounded to 512 (a quantised weight: with its maxima and tables) */
     int32_t segment; /* index of the segment kind that has it */
+    int32_t copies;  /* equal tensors of that segment, which this one stands for */
     uint8_t dtype, tensor_class, role;
     bool trained;
     bool base; /* belongs to the base model (not LoRA, not a saved copy) */
@@ -99,6 +100,7 @@ typedef struct ftmem__low {
     uint8_t kind;           /* of the block: FTMEM__LAYER_... */
     uint8_t mlp;            /* FTMEM__MLP_... */
     const ftmem__var *join; /* residual that attention or MLP add in their own forward, or NULL */
+    int64_t copies;         /* what is declared now stands for so many equal tensors, each for its share of the rows; 0: one */
     bool cross;             /* attention looks at the stack before */
     const ftmem__var *bias; /* of positions, which it adds to its scores, or NULL */
     uint8_t given, made;    /* sides that are there already, and those that this segment has made */

@@ -89,7 +89,7 @@ static void optimizer_add(ftmem__totals *t, const ftmem_job *job, const ftmem__p
 
 int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param)
 {
-    return param->segment >= 0 ? walk->kind[param->segment].layers : 1;
+    return param->segment >= 0 ? walk->kind[param->segment].layers * param->copies : 1;
 }
 
 /* Token ids with their mask, or features of two frames a token. */

@@ -174,7 +174,7 @@ static void report_gradients(report *r)
         const ftmem__param *p = &walk->params.at[i];
         int64_t count;
         if (!p->trained) continue;
-        if (p->segment >= 0) count = above[p->segment];
+        if (p->segment >= 0) count = above[p->segment] * p->copies;
         else count = all ? 1 : report_gradient_count(walk, m, p);
         if (p->role == FTMEM_ROLE_EMBED && p->base && report_waits(walk, m)) count++;
         report_param(r, p, FTMEM_CLASS_GRADIENTS, count, p->bytes, FTMEM__OP_GRADIENT);

@@ -89,6 +89,7 @@ class _Lib:
     FTMEM_WHISPER: Final[int]
     FTMEM_MINICPM3: Final[int]
     FTMEM_MIMO_V2_FLASH: Final[int]
+    FTMEM_DEEPSEEK: Final[int]
     FTMEM_FAMILY_END: Final[int]
     FTMEM_ACT_AUTO: Final[int]
     FTMEM_SILU: Final[int]
