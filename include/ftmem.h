@@ -101,14 +101,23 @@ enum {
     FTMEM_MIXTRAL = 33, FTMEM_QWEN3_MOE = 34,
     FTMEM_DEEPSEEK_V2 = 35, FTMEM_DEEPSEEK_V3 = 36, FTMEM_GLM4_MOE = 37, FTMEM_MINIMAX_M2 = 38, FTMEM_OLMOE = 39, FTMEM_DEEPSEEK_V32 = 40, FTMEM_GLM_MOE_DSA = 41,
     FTMEM_T5 = 42, FTMEM_BART = 43, FTMEM_WHISPER = 44, /* encoder and decoder: two stacks */
-    FTMEM_MINICPM3 = 45, /* latent attention with dense MLPs */
-    FTMEM_MIMO_V2_FLASH = 46,
-    FTMEM_DEEPSEEK = 47, /* code outside transformers */
-    FTMEM_FAMILY_END = 48
+    /* encoders and vision */
+    FTMEM_BERT = 45, FTMEM_ROBERTA = 46, FTMEM_ALBERT = 47, FTMEM_DISTILBERT = 48, FTMEM_MODERNBERT = 49, FTMEM_VIT = 50,
+    /* vision towers, whose configs are read inside those of vision-language models (ftmem_model.tower) */
+    FTMEM_CLIP_VISION_MODEL = 51, FTMEM_SIGLIP_VISION_MODEL = 52, FTMEM_PIXTRAL = 53, FTMEM_QWEN2_5_VL_VISION = 54, FTMEM_QWEN3_VL_VISION = 55,
+    /* latent attention with dense MLPs; sinks; code outside transformers */
+    FTMEM_MINICPM3 = 56, FTMEM_MIMO_V2_FLASH = 57, FTMEM_DEEPSEEK = 58,
+    FTMEM_FAMILY_END = 59
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
 enum { FTMEM_ACT_AUTO = 0, FTMEM_SILU = 1, FTMEM_GELU = 2, FTMEM_GELU_TANH = 3, FTMEM_GELU_NEW = 4, FTMEM_RELU = 5, FTMEM_GELU_FAST = 6, FTMEM_GELU_BLOOM = 7, FTMEM_ACT_END = 8 };
+
+/* Vision towers with what leads from them to the text model, named by the vision-language model's model_type. */
+enum {
+    FTMEM_TOWER_NONE = 0, FTMEM_TOWER_LLAVA = 1, FTMEM_TOWER_GEMMA3 = 2, FTMEM_TOWER_MISTRAL3 = 3, FTMEM_TOWER_QWEN2_5_VL = 4,
+    FTMEM_TOWER_QWEN3_VL = 5, FTMEM_TOWER_END = 6
+};
 
 /* What is trained. */
 enum {
@@ -165,8 +174,12 @@ enum {
 
 enum { FTMEM_MASK_AUTO = 0, FTMEM_MASK_NONE = 1, FTMEM_MASK_PADDED = 2, FTMEM_MASK_END = 3 }; /* AUTO: NONE */
 
-/* Head of the model: causal language modelling or sequence classification. */
-enum { FTMEM_TASK_AUTO = 0, FTMEM_TASK_CAUSAL_LM = 1, FTMEM_TASK_CLASSIFY = 2, FTMEM_TASK_END = 3 };
+/* Head of the model and its loss. AUTO: the family's, CAUSAL_LM of decoders, MASKED_LM of text encoders, IMAGE_CLASSIFY of
+   vision encoders. CLASSIFY is one label a row (with one class: regression), TOKEN_CLASSIFY one a token. */
+enum {
+    FTMEM_TASK_AUTO = 0, FTMEM_TASK_CAUSAL_LM = 1, FTMEM_TASK_CLASSIFY = 2, FTMEM_TASK_MASKED_LM = 3, FTMEM_TASK_TOKEN_CLASSIFY = 4,
+    FTMEM_TASK_IMAGE_CLASSIFY = 5, FTMEM_TASK_END = 6
+};
 
 /* Kernels that replace what transformers writes out, for ftmem_job.kernels; a set is an OR. Each is a rule row (lib/ops.inc). */
 enum {
@@ -209,12 +222,15 @@ enum {
     FTMEM_ROLE_KV_UP = 20,   /* kv_rank to heads x (head_dim - rotary_dim + value_dim) */
     /* of the indexer that chooses which tokens sparse attention sees; it works without gradients */
     FTMEM_ROLE_INDEX_Q = 21, FTMEM_ROLE_INDEX_K = 22, FTMEM_ROLE_INDEX_WEIGHTS = 23,
-    FTMEM_ROLE_END = 24
+    FTMEM_ROLE_POOL = 24,  /* a linear between the blocks and the head: BERT's pooler, the transform before a masked LM's decoder */
+    FTMEM_ROLE_WIDEN = 25, /* from the width of the token embedding to that of the blocks (ALBERT) */
+    FTMEM_ROLE_TOWER = 26, /* linears of a vision tower and its projector that have no name of the text model's */
+    FTMEM_ROLE_END = 27
 };
-#define FTMEM_ROLES_ALL_LINEAR 0xffe1ffu /* every linear of a block: PEFT's "all-linear" */
+#define FTMEM_ROLES_ALL_LINEAR 0x7ffe1ffu /* every linear but the head: PEFT's "all-linear" */
 
 /* Parts for ftmem_job.freeze; a set is an OR. */
-enum { FTMEM_PART_EMBED = 1, FTMEM_PART_HEAD = 2, FTMEM_PART_FIRST_LAYERS = 4, FTMEM_PART_LAST_LAYERS = 8, FTMEM_PART_ALL_BUT = 16 };
+enum { FTMEM_PART_EMBED = 1, FTMEM_PART_HEAD = 2, FTMEM_PART_FIRST_LAYERS = 4, FTMEM_PART_LAST_LAYERS = 8, FTMEM_PART_ALL_BUT = 16, FTMEM_PART_TOWER = 32 };
 
 /* Classes of live memory, the rows of live[class][moment]. */
 enum {
@@ -246,7 +262,7 @@ enum { FTMEM_VERDICT_UNKNOWN = 0, FTMEM_FITS = 1, FTMEM_MAY_FIT = 2, FTMEM_DOES_
 /* Where a figure comes from. */
 enum { FTMEM_FROM_EXACT = 1, FTMEM_FROM_RULE = 2, FTMEM_FROM_CALIBRATION = 3, FTMEM_FROM_ASSUMPTION = 4 };
 
-/* Each enum above has a name table: "dtype", "family", "activation", "adapter", "optimizer", "attention", "kernel",
+/* Each enum above has a name table: "dtype", "family", "tower", "activation", "adapter", "optimizer", "attention", "kernel",
    "recompute", "loss", "mask", "task", "stack", "role", "class", "phase", "verdict", "switch"; "part", "fused" and "vendor" name
    the bits of ftmem_job.freeze and ftmem_job.kernels and the values of ftmem_gpu.vendor. */
 FTMEM_API const char *ftmem_enum_name(const char *enum_name, int32_t value); /* NULL if there is none */
@@ -256,7 +272,8 @@ FTMEM_API ftmem_status ftmem_enum_parse(const char *enum_name, const char *text,
 
 #define FTMEM_MAX_LAYERS 512 /* more is FTMEM_E_UNSUPPORTED */
 
-/* One decoder, with the encoder before it if it has one. Self-contained and copyable: nothing points elsewhere. */
+/* One stack of blocks with its embedding and head, and the encoder before it if it has one. Self-contained and copyable: nothing
+   points elsewhere. */
 typedef struct ftmem_model {
     uint32_t struct_size;
     int32_t family;           /* FTMEM_LLAMA, ...; 0: llama */
@@ -267,7 +284,7 @@ typedef struct ftmem_model {
     int64_t heads;            /* query heads; required */
     int64_t kv_heads;         /* key/value heads; 0: heads */
     int64_t head_dim;         /* 0: hidden / heads */
-    int64_t vocab;            /* rows of the embedding; required */
+    int64_t vocab;            /* rows of the embedding; required of text models */
     int64_t max_positions;    /* longest sequence the config allows; 0: not limited */
     int64_t position_rows;    /* rows of a learned position table (GPT-2, OPT); 0: max_positions */
     int64_t rotary_dim;       /* dimensions of a head that rotate; 0: head_dim where the family rotates */
@@ -320,6 +337,22 @@ typedef struct ftmem_model {
     double mlp_dropout;        /* between activation and down projection; 0: none */
     int32_t gated;             /* switch: the MLP has a gate, in families that come in both forms (T5); AUTO: the family's */
     int32_t dequantized;       /* 1: the config's weights are in a format that is not trained (fp8, MXFP4, ...): taken as converted to job.dtype */
+    int64_t type_vocab;       /* rows of the table of token types (BERT's segments); 0: none */
+    int64_t embedding_width;  /* of the token embedding, where a projection widens it (ALBERT); 0: hidden */
+    int64_t image_size;       /* pixels of a square image's side; tokens follow from it; 0: not a vision model */
+    int64_t patch_size;       /* pixels of a patch's side */
+    int64_t channels;         /* of a pixel; 0: 3 */
+    int64_t labels;           /* of the config's classifier, the default of job.classes; 0: 2 */
+    double head_dropout;      /* probability before a classifier; 0: none */
+    int64_t tower_hidden;     /* width of the vision tower's blocks */
+    int64_t tower_ffn;        /* of its MLP */
+    int64_t tower_layers;     /* its blocks */
+    int64_t tower_positions;  /* rows of its position table; 0: its patches */
+    int64_t tower_merge;      /* side of the square of patches that become one token; 0: 1 */
+    int64_t tower_taps;       /* blocks whose output goes to the text model besides the last one's (Qwen3-VL) */
+    int64_t temporal_patch;   /* frames of a patch; 0: 1 */
+    int32_t tower;            /* FTMEM_TOWER_...: a vision-language model, of which this is the text model; 0: none */
+    int32_t mean_pooling;     /* switch: a classifier reads the mean of all tokens instead of the first one; AUTO: off */
 } ftmem_model;
 
 /* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do
@@ -399,15 +432,15 @@ typedef struct ftmem_job {
     const ftmem_adapter *adapter; /* NULL: full fine-tuning */
     ftmem_gpu gpu;                /* memory_bytes 0: no verdict */
     int64_t micro_batch;          /* b, rows a forward pass; 0: 1 */
-    int64_t sequence;             /* s, tokens of the longest row after padding or packing; 0: 1024 */
+    int64_t sequence;             /* s, tokens of the longest row after padding or packing; 0: 1024, or the tokens of an image */
     int64_t accumulation;         /* micro-batches a step; 0: 1 */
     int64_t eval_batch;           /* rows of an evaluation pass; 0: micro_batch */
     int64_t loss_chunk_tokens;    /* LOSS_CHUNKED; 0: 256 */
     int64_t recompute_every;      /* recompute every n-th block; 0: 1 (all) */
     int64_t used_by_others_bytes; /* of the card, by other processes and the display; 0: none */
-    int64_t classes;              /* TASK_CLASSIFY: labels; 0: 2 */
+    int64_t classes;              /* labels of a classifier; 0: the model's, else 2 */
     double margin;                /* verdict by the handbook's margin instead of the bound: 0.2 .. 0.3; 0: use the bound */
-    int32_t task;                 /* 0: causal LM */
+    int32_t task;                 /* 0: the family's, causal LM for decoders */
     int32_t dtype;                /* of the weights as loaded; 0: bf16 */
     int32_t autocast;             /* FTMEM_BF16 or FTMEM_FP16: torch.autocast around forward (Trainer's bf16=True / fp16=True); 0: none */
     int32_t master_weights;       /* switch: fp32 master copies of 16-bit weights in the optimizer; AUTO: off */

@@ -33,10 +33,13 @@ static void attention_swap(ftmem__tape *tape, ftmem__var *place, ftmem__var valu
 ftmem__var ftmem__low_turn(ftmem__low *low, ftmem__var x)
 {
     ftmem__tape *tape = low->tape;
-    int32_t dtype = low->shape->family->tables == FTMEM__TABLES_FP32 ? FTMEM_FP32 : low->shape->stream;
-    ftmem__var table = ftmem__constant(low->shape->s * x.cols, x.cols, dtype), straight, turned, y;
-    straight = ftmem__binary(tape, FTMEM__OP_MUL, x, table);
-    y = attention_rotate_half(tape, x);
+    int32_t dtype = low->shape->family->tables == FTMEM__TABLES_FP32 ? FTMEM_FP32 : low->shape->mask;
+    bool twice = low->shape->family->tables == FTMEM__TABLES_QK_FP32_TWICE;
+    ftmem__var table = ftmem__constant(low->shape->s * x.cols, x.cols, dtype), wide = ftmem__cast(tape, x, twice ? FTMEM_FP32 : x.dtype), straight, turned, y;
+    straight = ftmem__binary(tape, FTMEM__OP_MUL, wide, table);
+    if (twice) attention_swap(tape, &wide, ftmem__cast(tape, x, FTMEM_FP32));
+    y = attention_rotate_half(tape, wide);
+    ftmem__drop(tape, wide);
     turned = ftmem__binary(tape, FTMEM__OP_MUL, y, table);
     ftmem__drop(tape, y);
     y = ftmem__binary(tape, FTMEM__OP_ADD, straight, turned);
@@ -380,15 +383,22 @@ static ftmem__var attention_softmax32(ftmem__tape *tape, ftmem__var scores, int3
     return y;
 }
 
+/* F.softmax(scores, dtype=dtype): fp16 widens inside the kernel. The scores stay the caller's. */
+static ftmem__var attention_softmax_to(ftmem__tape *tape, ftmem__var scores, int32_t dtype)
+{
+    ftmem__var in = scores.dtype == FTMEM_FP16 && dtype == FTMEM_FP32 ? ftmem__keep(tape, scores) : ftmem__cast(tape, scores, dtype), p;
+    p = ftmem__apply(tape, FTMEM__OP_SOFTMAX, &in, 1, in.n, in.cols, dtype);
+    ftmem__drop(tape, in);
+    return p;
+}
+
 /* Softmax in the scores' own dtype, which autocast makes fp32 (modeling_gpt2.py, modeling_gptj.py). Takes over the scores. */
 static ftmem__var attention_softmax_own(ftmem__low *low, ftmem__var scores, int32_t value_dtype)
 {
     ftmem__tape *tape = low->tape;
-    ftmem__var in = ftmem__cast(tape, scores, low->shape->autocast ? FTMEM_FP32 : scores.dtype), p, y;
-    p = ftmem__unary(tape, FTMEM__OP_SOFTMAX, in);
-    ftmem__drop(tape, in);
+    ftmem__var p = attention_softmax_to(tape, scores, low->shape->autocast ? FTMEM_FP32 : scores.dtype), y;
     if (!low->shape->family->wide_scores) ftmem__drop(tape, scores); /* modeling_gpt2.py: the name is reused before the cast */
-    y = ftmem__cast(tape, p, value_dtype);
+    y = ftmem__cast(tape, p, low->shape->family->softmax_uncast ? p.dtype : value_dtype);
     if (low->shape->family->wide_scores) ftmem__drop(tape, scores);
     ftmem__drop(tape, p);
     return y;
@@ -417,7 +427,7 @@ static ftmem__var attention_eager(attention_call *call)
     ftmem__low *low = call->low;
     ftmem__tape *tape = low->tape;
     bool single = call->groups == 1;
-    ftmem__var mask = ftmem__constant(low->b * low->shape->s * call->keys, call->keys, low->shape->stream), raw, scaled, p, out;
+    ftmem__var mask = ftmem__constant(low->b * low->shape->s * call->keys, call->keys, low->shape->mask), raw, scaled, p, out;
     raw = attention_scores_of(call, single);
     scaled = ftmem__unary(tape, FTMEM__OP_SCALE, raw);
     ftmem__drop(tape, raw);
@@ -456,15 +466,6 @@ static ftmem__var attention_eager_t5(attention_call *call)
     low->weights = w;
     low->has_weights = true;
     return attention_transpose(call, out);
-}
-
-/* F.softmax(scores, dtype=dtype): fp16 widens inside the kernel. The scores stay the caller's. */
-static ftmem__var attention_softmax_to(ftmem__tape *tape, ftmem__var scores, int32_t dtype)
-{
-    ftmem__var in = scores.dtype == FTMEM_FP16 && dtype == FTMEM_FP32 ? ftmem__keep(tape, scores) : ftmem__cast(tape, scores, dtype), p;
-    p = ftmem__apply(tape, FTMEM__OP_SOFTMAX, &in, 1, in.n, in.cols, dtype);
-    ftmem__drop(tape, in);
-    return p;
 }
 
 /* weights x V, and the weights handed on; takes over them. */

@@ -28,6 +28,22 @@ typedef struct config_other {
 
 #include "config_defaults.inc"
 
+/* A vision-language model: its text model and vision tower have configs of their own inside. */
+typedef struct config_vision {
+    const char *type, *text, *tower_class; /* model_type; of the text model where the file does not say; of the tower */
+    int32_t tower;
+    bool tied, projector_bias; /* class defaults */
+} config_vision;
+
+static const config_vision config_visions[] = {
+    { "llava", "llama", "clip_vision_model", FTMEM_TOWER_LLAVA, false, true },
+    { "gemma3", "gemma3_text", "siglip_vision_model", FTMEM_TOWER_GEMMA3, true, false },
+    { "mistral3", "mistral", "pixtral", FTMEM_TOWER_MISTRAL3, true, false },
+    { "qwen2_5_vl", "qwen2", "qwen2_5_vl_vision", FTMEM_TOWER_QWEN2_5_VL, false, false },
+    { "qwen3_vl", "qwen3", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false },
+    { "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false },
+};
+
 typedef struct config_source {
     const ftmem_entry *entries;
     size_t count;
@@ -35,6 +51,7 @@ typedef struct config_source {
     const config_class *cls;
     const config_class *old; /* another name of the class: its values and names come first; NULL: none */
     ftmem_error *error;
+    const config_vision *vision; /* NULL: a model of text alone */
 } config_source;
 
 /* How a value is read. Those with OR_NULL take null as "derive it", and leave 0. */
@@ -50,9 +67,10 @@ typedef enum config_read {
     CONFIG_HEADS_OR_NULL,
     CONFIG_VOCAB,
     CONFIG_POSITIONS,
-    CONFIG_GROUPS, /* n_group, where topk_method is group_limited_greedy */
-    CONFIG_RATE,   /* a dropout */
-    CONFIG_CAP,    /* a soft cap; null: none */
+    CONFIG_GROUPS,       /* n_group, where topk_method is group_limited_greedy */
+    CONFIG_RATE,         /* a dropout */
+    CONFIG_RATE_OR_KEEP, /* null: what an earlier key said */
+    CONFIG_CAP,          /* a soft cap; null: none */
     CONFIG_ACTIVATION,
     CONFIG_FLAG,
     CONFIG_VALUE, /* no key: the family is so */
@@ -100,8 +118,10 @@ enum {
     CONFIG_DENSE_FIRST = 1024,  /* ... after the first first_k_dense_replace */
     CONFIG_LATENT = 2048,       /* latent attention: a head is qk_nope_head_dim + qk_rope_head_dim wide; n_shared_experts are as wide as routed ones */
     CONFIG_INDEX_SHARED = 4096, /* layers may use the index of the layer before */
-    CONFIG_FULL_FIRST = 16384,  /* in such a cycle the first layer is full too */
-    CONFIG_MLP_TYPES = 8192,    /* mlp_layer_types says which blocks have experts */
+    CONFIG_TOWER = 8192,        /* a vision tower, which is read inside another config */
+    CONFIG_CYCLE_FIRST = 16384, /* the first one is full, and the window is half of local_attention (ModernBERT) */
+    CONFIG_FULL_FIRST = 32768,  /* the first one is full beside the last ones */
+    CONFIG_MLP_TYPES = 65536,   /* mlp_layer_types says which blocks have experts */
     CONFIG_CYCLE_KEY = 128      /* sliding_window_pattern says how many */
 };
 
@@ -295,8 +315,9 @@ static ftmem_status config_switch(const config_source *c, const ftmem_entry *e, 
 
 static ftmem_status config_read_real(const config_source *c, const ftmem_entry *e, uint8_t read, double *value)
 {
+    if (read == CONFIG_RATE_OR_KEEP && e->type == FTMEM_ENTRY_NULL) return FTMEM_OK;
     *value = 0;
-    if (read == CONFIG_RATE) return config_real(c, e, 0, 0.999, "it must be a probability from 0 to 0.999", value);
+    if (read <= CONFIG_RATE_OR_KEEP) return config_real(c, e, 0, 0.999, "it must be a probability from 0 to 0.999", value);
     if (e->type == FTMEM_ENTRY_NULL) return FTMEM_OK;
     return config_real(c, e, 0.001, 1e6, "it must be a number from 0.001 to 1000000, or null", value);
 }
@@ -328,7 +349,8 @@ static ftmem_status config_apply(const config_source *c, const config_rule *rule
         if (rule->read == CONFIG_FFN_BOTH) size /= 2;
         memcpy(to, &size, sizeof size);
     } else if (rule->read <= CONFIG_CAP) {
-        double real = 0;
+        double real;
+        memcpy(&real, to, sizeof real);
         status = config_read_real(c, &e, rule->read, &real);
         memcpy(to, &real, sizeof real);
     } else {
@@ -340,12 +362,29 @@ static ftmem_status config_apply(const config_source *c, const config_rule *rule
     return status;
 }
 
+enum { CONFIG_SWITCHES = 13 };
+
+static void config_switches(ftmem_model *model, int32_t *at[CONFIG_SWITCHES])
+{
+    int32_t *const all[CONFIG_SWITCHES] = { &model->tied,    &model->qkv_bias,    &model->o_bias,     &model->mlp_bias,  &model->norm_bias,
+                                            &model->qk_norm, &model->parallel,    &model->two_norms,  &model->head_bias, &model->scaled,
+                                            &model->alibi,   &model->router_norm, &model->expert_bias };
+    memcpy(at, all, sizeof all);
+}
+
 static void config_switches_off(ftmem_model *model)
 {
-    int32_t *const switches[] = { &model->tied,    &model->qkv_bias,    &model->o_bias,     &model->mlp_bias,  &model->norm_bias,
-                                  &model->qk_norm, &model->parallel,    &model->two_norms,  &model->head_bias, &model->scaled,
-                                  &model->alibi,   &model->router_norm, &model->expert_bias };
-    for (int32_t i = 0; i < FTMEM__COUNT(switches); i++) *switches[i] = FTMEM_OFF;
+    int32_t *at[CONFIG_SWITCHES];
+    config_switches(model, at);
+    for (int32_t i = 0; i < CONFIG_SWITCHES; i++) *at[i] = FTMEM_OFF;
+}
+
+static void config_copy_switches(ftmem_model *model, ftmem_model *from)
+{
+    int32_t *to[CONFIG_SWITCHES], *of[CONFIG_SWITCHES];
+    config_switches(model, to);
+    config_switches(from, of);
+    for (int32_t i = 0; i < CONFIG_SWITCHES; i++) *to[i] = *of[i];
 }
 
 static ftmem_status config_apply_all(const config_source *c, ftmem_model *model)
@@ -503,6 +542,21 @@ static ftmem_status config_opt_projection(const config_source *c, const ftmem_mo
     return status;
 }
 
+/* transformers writes a classifier's labels as a dictionary, not as a number. */
+static void config_count_labels(const config_source *c, ftmem_model *model)
+{
+    size_t i;
+    for (i = 0; i < c->count && model->labels == 0; i++)
+        if (strncmp(c->entries[i].key, "id2label.", 9) == 0) break;
+    for (; i < c->count && strncmp(c->entries[i].key, "id2label.", 9) == 0; i++) model->labels++;
+}
+
+static void config_pooling(const config_source *c, ftmem_model *model)
+{
+    const ftmem_entry *given = config_given(c, "classifier_pooling");
+    model->mean_pooling = given && given->type == FTMEM_ENTRY_TEXT && strcmp(given->text, "mean") == 0 ? FTMEM_ON : FTMEM_OFF;
+}
+
 /* "gated-gelu", "relu": the form of the MLP and its activation (configuration_t5.py). */
 static ftmem_status config_t5_mlp(const config_source *c, ftmem_model *model)
 {
@@ -517,6 +571,12 @@ static ftmem_status config_t5_mlp(const config_source *c, ftmem_model *model)
 static ftmem_status config_blocks(const config_source *c, ftmem_model *model)
 {
     int32_t family = c->cls->family;
+    config_count_labels(c, model);
+    config_pooling(c, model);
+    if (family == FTMEM_ROBERTA) { /* positions count from 2, inside the table */
+        model->position_rows = model->max_positions;
+        model->max_positions -= 2;
+    }
     if (model->layers == 0) model->layers = model->encoder_layers;
     if (family == FTMEM_T5) return config_t5_mlp(c, model);
     if (family == FTMEM_BART) model->position_rows = model->max_positions + 2; /* modeling_bart.py BartLearnedPositionalEmbedding counts from 2 */
@@ -533,11 +593,14 @@ static ftmem_status config_blocks(const config_source *c, ftmem_model *model)
 static ftmem_status config_window(const config_source *c, int64_t *window)
 {
     bool used = true;
-    ftmem_entry e = config_lookup(c, "sliding_window");
+    bool half = config_is(c, CONFIG_CYCLE_FIRST);
+    ftmem_entry e = config_lookup(c, half ? "local_attention" : "sliding_window");
     ftmem_status status = config_is(c, CONFIG_WINDOW_SWITCH) ? config_flag(c, "use_sliding_window", &used) : FTMEM_OK;
     *window = 0;
     if (status != FTMEM_OK || !used) return status;
-    return config_whole(c, &e, INT64_C(1) << 40, true, window);
+    status = config_whole(c, &e, INT64_C(1) << 40, true, window);
+    if (half) *window /= 2;
+    return status;
 }
 
 /* The number at the end of "layer_types.12", -1 if the key is another one. */
@@ -607,6 +670,10 @@ static ftmem_status config_layer_rule(const config_source *c, int64_t *first, in
 {
     ftmem_entry e = config_lookup(c, "max_window_layers");
     *first = *period = 0;
+    if (config_is(c, CONFIG_CYCLE_FIRST)) {
+        e = config_lookup(c, "global_attn_every_n_layers");
+        return config_whole(c, &e, FTMEM_MAX_LAYERS, false, period);
+    }
     if (config_is(c, CONFIG_CYCLES)) return config_period(c, period);
     if (!config_is(c, CONFIG_WINDOW_FROM) || (e.type == FTMEM_ENTRY_INT && e.integer == 0)) return FTMEM_OK;
     return config_whole(c, &e, INT32_MAX, false, first);
@@ -621,7 +688,7 @@ static ftmem_status config_slide(const config_source *c, int64_t window, ftmem_m
     if (status != FTMEM_OK || given) return status;
     status = config_layer_rule(c, &first, &period);
     for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++)
-        model->layer_kind[i] = (uint8_t)(period ? (i + 1) % period != 0 : window != 0 && i >= first);
+        model->layer_kind[i] = (uint8_t)(period ? (i + !config_is(c, CONFIG_CYCLE_FIRST)) % period != 0 : window != 0 && i >= first);
     if (config_is(c, CONFIG_FULL_FIRST)) model->layer_kind[0] = FTMEM__LAYER_FULL;
     return status;
 }
@@ -827,7 +894,8 @@ static ftmem_status config_refuse_objects(const config_source *c)
         { "compression_config", "compression_config is present: compressed weights are not modelled; give the config of the unquantised model." },
     };
     for (int32_t i = 0; i < FTMEM__COUNT(objects); i++)
-        if (config_object(c, objects[i].object)) return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, objects[i].object, "", objects[i].why);
+        if (config_object(c, objects[i].object) && !(i == 0 && c->vision))
+            return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, objects[i].object, "", objects[i].why);
     return FTMEM_OK;
 }
 
@@ -916,6 +984,25 @@ static bool config_entries_sound(const ftmem_entry *entries, size_t count)
     return true;
 }
 
+static const config_vision *config_vision_of(const char *type)
+{
+    for (int32_t i = 0; i < FTMEM__COUNT(config_visions); i++)
+        if (strcmp(config_visions[i].type, type) == 0) return &config_visions[i];
+    return NULL;
+}
+
+/* The text model of a vision-language model; older files have its keys beside vision_config. */
+static ftmem_status config_open_text(config_source *c)
+{
+    const ftmem_entry *type = config_given(c, "text_config.model_type");
+    const char *name = type && type->type == FTMEM_ENTRY_TEXT ? type->text : c->vision->text;
+    c->old = config_rename_of(name);
+    c->cls = config_class_of(c->old ? c->old->of : name);
+    if (!c->cls || config_is(c, CONFIG_TOWER)) return config_refuse_type(c, name);
+    if (config_object(c, "text_config")) c->prefix = "text_config.";
+    return FTMEM_OK;
+}
+
 /* Finds the class, and where its keys are: a text-only Gemma 3 may have them one level deeper. */
 static ftmem_status config_open(config_source *c)
 {
@@ -924,9 +1011,11 @@ static ftmem_status config_open(config_source *c)
         return ftmem__fail(c->error, FTMEM_E_MISSING, "model_type", "", "model_type is missing; a Hugging Face config.json names its family there.");
     if (type->type != FTMEM_ENTRY_TEXT) return config_fail(c, FTMEM_E_TYPE, type, "it must be a name such as llama");
     bool gemma3 = strcmp(type->text, "gemma3") == 0;
+    if (config_object(c, "vision_config")) c->vision = config_vision_of(type->text);
+    if (c->vision) return config_open_text(c);
     c->old = config_rename_of(type->text);
     c->cls = config_class_of(c->old ? c->old->of : gemma3 ? "gemma3_text" : type->text);
-    if (!c->cls) return config_refuse_type(c, type->text);
+    if (!c->cls || config_is(c, CONFIG_TOWER)) return config_refuse_type(c, type->text);
     if (gemma3 && config_object(c, "text_config")) c->prefix = "text_config.";
     return FTMEM_OK;
 }
@@ -939,9 +1028,75 @@ static void config_name(const config_source *c, const char *name, ftmem_model *m
     ftmem__put(&text, name ? name : c->cls->type);
 }
 
+/* A key of the whole model, above text_config and vision_config; null where the file does not have it. */
+static ftmem_entry config_outer(const config_source *c, const char *key)
+{
+    config_source outer = *c;
+    ftmem_entry none = { .key = key, .type = FTMEM_ENTRY_NULL };
+    const ftmem_entry *given;
+    outer.prefix = "";
+    given = config_given(&outer, key);
+    return given ? *given : none;
+}
+
+/* Whether the head is tied is the whole model's to say, and so are the projector's options. */
+static ftmem_status config_outer_keys(const config_source *c, ftmem_model *model)
+{
+    ftmem_entry tied = config_outer(c, "tie_word_embeddings"), bias = config_outer(c, "multimodal_projector_bias"),
+                merge = config_outer(c, "spatial_merge_size"), layers = config_outer(c, "vision_feature_layer.0");
+    bool on = c->vision->tied;
+    ftmem_status status = tied.type == FTMEM_ENTRY_NULL ? FTMEM_OK : config_bool(c, &tied, &on);
+    model->tied = on ? FTMEM_ON : FTMEM_OFF;
+    on = c->vision->projector_bias;
+    if (status == FTMEM_OK && bias.type != FTMEM_ENTRY_NULL) status = config_bool(c, &bias, &on);
+    if (status == FTMEM_OK && on != c->vision->projector_bias) return config_fail(c, FTMEM_E_UNSUPPORTED, &bias, "only the class default is modelled");
+    if (status == FTMEM_OK && layers.type != FTMEM_ENTRY_NULL)
+        return config_fail(c, FTMEM_E_UNSUPPORTED, &layers, "features of several layers of the tower are not modelled");
+    if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_MISTRAL3) model->tower_merge = 2;
+    return status != FTMEM_OK || merge.type == FTMEM_ENTRY_NULL ? status : config_whole(c, &merge, 64, false, &model->tower_merge);
+}
+
+/* Blocks whose output goes to the text model besides: three where the list is not given. */
+static void config_taps(const config_source *c, ftmem_model *model)
+{
+    for (size_t i = 0; i < c->count; i++) model->tower_taps += config_list_index(c, &c->entries[i], "deepstack_visual_indexes") >= 0;
+    if (model->tower_taps == 0) model->tower_taps = 3;
+}
+
+/* modeling_siglip.py SiglipMultiheadAttentionPoolingHead, which the class has by default. */
+static ftmem_status config_refuse_head(const config_source *c)
+{
+    ftmem_entry head = config_lookup(c, "vision_use_head");
+    if (head.type != FTMEM_ENTRY_BOOL || head.integer == 0) return FTMEM_OK;
+    return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, "vision_config.vision_use_head", "true",
+                       "vision_use_head is true; a pooling head of the vision tower is not modelled.");
+}
+
+/* The tower's own config. Its dimensions go beside the text model's; what they have in common is the text model's. */
+static ftmem_status config_tower(const config_source *c, ftmem_model *model)
+{
+    config_source tower = *c;
+    const ftmem_entry *type;
+    ftmem_model text = *model;
+    ftmem_status status;
+    tower.prefix = "vision_config.";
+    tower.old = NULL;
+    tower.cls = config_class_of(c->vision->tower_class);
+    type = config_given(&tower, "model_type");
+    if (type && type->type == FTMEM_ENTRY_TEXT && strcmp(type->text, c->vision->type) != 0 && strcmp(type->text, c->vision->tower_class) != 0)
+        return config_fail(c, FTMEM_E_UNSUPPORTED, type, "this tower is not modelled in this model");
+    model->tower = c->vision->tower;
+    status = config_refuse_head(&tower);
+    if (status == FTMEM_OK) status = config_refuse_options(&tower);
+    if (status == FTMEM_OK) status = config_apply_all(&tower, model);
+    config_copy_switches(model, &text);
+    if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_QWEN3_VL) config_taps(&tower, model);
+    return status == FTMEM_OK ? config_outer_keys(c, model) : status;
+}
+
 ftmem_status ftmem__model_build(const ftmem_entry *entries, size_t count, const char *name, ftmem_model *model, ftmem_error *error)
 {
-    config_source c = { entries, count, "", NULL, NULL, error };
+    config_source c = { entries, count, "", NULL, NULL, error, NULL };
     if (!config_entries_sound(entries, count))
         return ftmem__fail(error, FTMEM_E_ARGUMENT, "entries", "", "entries must have keys, known types and, for texts, a text.");
     ftmem_status status = config_open(&c);
@@ -958,7 +1113,8 @@ ftmem_status ftmem__model_build(const ftmem_entry *entries, size_t count, const 
     if (status == FTMEM_OK) status = config_blocks(&c, model);
     if (status == FTMEM_OK) status = config_layers(&c, model);
     if (status == FTMEM_OK) status = config_indexer(&c, model);
-    return status != FTMEM_OK ? status : config_experts(&c, model);
+    if (status == FTMEM_OK) status = config_experts(&c, model);
+    return status != FTMEM_OK || !c.vision ? status : config_tower(&c, model);
 }
 
 ftmem_status ftmem_model_from_entries(const ftmem_entry *entries, size_t count, ftmem_model *model, ftmem_error *error)

@@ -46,6 +46,27 @@ STEPS(families_residual_first, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__KEEP, FTMEM_
 STEPS(families_two_norms, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, FTMEM__RESTART, FTMEM__DROPOUT_ASIDE, FTMEM__NORM, FTMEM__MLP,
       FTMEM__DROPOUT, FTMEM__KEEP, FTMEM__ADD_BRANCH, FTMEM__ADD);
 
+/* modeling_bert.py BertLayer: norms after each half, each in a module that its input outlives */
+STEPS(families_bert, FTMEM__RESIDUAL, FTMEM__CONTEXT, FTMEM__OUT_ASIDE, FTMEM__DROPOUT, FTMEM__ADD_NORM, FTMEM__FORGET_BRANCH, FTMEM__RESIDUAL, FTMEM__UP,
+      FTMEM__DOWN_ASIDE, FTMEM__DROPOUT, FTMEM__ADD_NORM);
+
+/* modeling_distilbert.py TransformerBlock; modeling_albert.py AlbertLayer */
+STEPS(families_distilbert, FTMEM__RESIDUAL, FTMEM__ATTENTION, FTMEM__ADD_NORM, FTMEM__RESIDUAL, FTMEM__MLP_INLINE, FTMEM__DROPOUT, FTMEM__ADD_NORM);
+STEPS(families_albert, FTMEM__RESIDUAL, FTMEM__RESIDUAL_ATTENTION, FTMEM__RESTART, FTMEM__MLP_INLINE, FTMEM__ADD_NORM);
+
+/* modeling_modernbert.py ModernBertEncoderLayer: attn_output is a name that lives on */
+STEPS(families_modernbert, FTMEM__RESIDUAL, FTMEM__NORM_BUT_FIRST, FTMEM__ATTENTION, FTMEM__KEEP, FTMEM__ADD, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP, FTMEM__ADD);
+
+/* heads: modeling_roberta.py RobertaClassificationHead, modeling_distilbert.py DistilBertForSequenceClassification; modeling_bert.py BertPooler and BertForSequenceClassification, BertLMPredictionHead, BertForTokenClassification; modeling_vit.py */
+STEPS(families_head_modernbert, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN, FTMEM__DENSE, FTMEM__ACT, FTMEM__NORM, FTMEM__HEAD_DROPOUT);
+STEPS(families_head_modernbert_tokens, FTMEM__BASE_RETURNS, FTMEM__DENSE, FTMEM__ACT, FTMEM__NORM, FTMEM__HEAD_DROPOUT);
+STEPS(families_head_roberta, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN, FTMEM__HEAD_DROPOUT, FTMEM__DENSE, FTMEM__TANH, FTMEM__HEAD_DROPOUT);
+STEPS(families_head_distilbert, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN, FTMEM__DENSE, FTMEM__RELU, FTMEM__HEAD_DROPOUT);
+STEPS(families_head_pooled, FTMEM__FIRST_TOKEN, FTMEM__DENSE, FTMEM__TANH, FTMEM__BASE_RETURNS, FTMEM__HEAD_DROPOUT);
+STEPS(families_head_transform, FTMEM__BASE_RETURNS, FTMEM__DENSE, FTMEM__ACT, FTMEM__NORM);
+STEPS(families_head_dropout, FTMEM__BASE_RETURNS, FTMEM__HEAD_DROPOUT);
+STEPS(families_head_first, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN);
+
 #define LLAMA_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL}
 #define LLAMA_LIKE .block = families_sequential, .activation = FTMEM_SILU, .mlp = FTMEM__GATED, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, \
     .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)
@@ -66,6 +87,10 @@ STEPS(families_two_norms, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, 
 #define SPARSE_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
     "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "wq_b", "wk", "weights_proj"}
 #define GPT_LIKE .block = families_gpt2, .dropout_inside = true, GPT_PARTS
+#define ENCODER .norm = FTMEM__LAYER, .positions = FTMEM__LEARNED, .mlp = FTMEM__PLAIN, .activation = FTMEM_GELU, .bidirectional = true, .positional_masks = true, .qkv_bias = ON, .o_bias = ON, \
+    .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF
+#define BERT_LIKE ENCODER, .embedding = FTMEM__EMBED_SEGMENTS, .task = FTMEM_TASK_MASKED_LM, .no_final_norm = true, .softmax_uncast = true, \
+    .softmax_own_dtype = true, .loss_own_dtype = true, .tied = ON, .head_bias = ON
 #define GPT_PARTS .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN, .tied = ON, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, \
     .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
 
@@ -114,13 +139,13 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_QWEN3] = {.model_type = "qwen3", .norm_each = true, .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
         .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
-    [FTMEM_GEMMA] = {.model_type = "gemma", .block = families_sequential, .norm = FTMEM__RMS_PLUS_ONE, .activation = FTMEM_GELU_TANH, .tied = ON, .qkv_bias = OFF,
+    [FTMEM_GEMMA] = {.model_type = "gemma", .small_buffers = 1, .block = families_sequential, .norm = FTMEM__RMS_PLUS_ONE, .activation = FTMEM_GELU_TANH, .tied = ON, .qkv_bias = OFF,
         .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .embed_scale = true,
         .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
-    [FTMEM_GEMMA2] = {.model_type = "gemma2", .block = families_sandwich, .norm = FTMEM__RMS_PLUS_ONE, .activation = FTMEM_GELU_TANH, .tied = ON, .qkv_bias = OFF,
+    [FTMEM_GEMMA2] = {.model_type = "gemma2", .small_buffers = 1, .block = families_sandwich, .norm = FTMEM__RMS_PLUS_ONE, .activation = FTMEM_GELU_TANH, .tied = ON, .qkv_bias = OFF,
         .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .embed_scale = true,
         .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
-    [FTMEM_GEMMA3] = {.model_type = "gemma3_text", .block = families_sandwich, .norm = FTMEM__RMS_PLUS_ONE, .activation = FTMEM_GELU_TANH, .tied = ON, .qkv_bias = OFF,
+    [FTMEM_GEMMA3] = {.model_type = "gemma3_text", .small_buffers = 1, .block = families_sandwich, .norm = FTMEM__RMS_PLUS_ONE, .activation = FTMEM_GELU_TANH, .tied = ON, .qkv_bias = OFF,
         .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .embed_scale = true, .tables_by_kind = true,
         .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_PHI] = {.model_type = "phi", .turn = FTMEM__TURN_APART, .block = families_side_by_side, .parallel_block = families_side_by_side, .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN,
@@ -216,14 +241,43 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .experts_as = FTMEM__EXPERTS_AS_W, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_OLMOE] = {.model_type = "olmoe", QWEN3_PARTS, .qk_norm_kind = FTMEM__QK_WHOLE, .norm_each = true, .views_last = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF,
         .experts_as = FTMEM__EXPERTS_AS_PROJ, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_BERT] = {.model_type = "bert", BERT_LIKE, .block = families_bert, .id_buffers = 2,
+        .head = {[FTMEM_TASK_CLASSIFY] = families_head_pooled, [FTMEM_TASK_MASKED_LM] = families_head_transform, [FTMEM_TASK_TOKEN_CLASSIFY] = families_head_dropout},
+        .modules = {"query", "key", "value", NULL, "attention.output.dense", NULL, "intermediate.dense", NULL, "output.dense", "word_embeddings", "classifier", NULL,
+                    "position_embeddings", [FTMEM_ROLE_POOL] = "dense"}, .default_targets = R(Q) | R(V)},
+    [FTMEM_ROBERTA] = {.model_type = "roberta", BERT_LIKE, .block = families_bert, .id_buffers = 2, .positions_by_row = true, .head_unquantized = true,
+        .head = {[FTMEM_TASK_CLASSIFY] = families_head_roberta, [FTMEM_TASK_MASKED_LM] = families_head_transform, [FTMEM_TASK_TOKEN_CLASSIFY] = families_head_dropout},
+        .modules = {"query", "key", "value", NULL, "attention.output.dense", NULL, "intermediate.dense", NULL, "output.dense", "word_embeddings", "classifier", NULL,
+                    "position_embeddings", [FTMEM_ROLE_POOL] = "dense"}, .default_targets = R(Q) | R(V)},
+    [FTMEM_ALBERT] = {.model_type = "albert", BERT_LIKE, .block = families_albert, .id_buffers = 2, .norm_inside = true, .shared_blocks = true,
+        .head = {[FTMEM_TASK_CLASSIFY] = families_head_pooled, [FTMEM_TASK_MASKED_LM] = families_head_transform, [FTMEM_TASK_TOKEN_CLASSIFY] = families_head_dropout},
+        .modules = {"query", "key", "value", NULL, "attention.dense", NULL, "ffn", NULL, "ffn_output", "word_embeddings", "classifier", NULL, "position_embeddings", [FTMEM_ROLE_POOL] = "pooler",
+                    [FTMEM_ROLE_WIDEN] = "embedding_hidden_mapping_in"}},
+    [FTMEM_DISTILBERT] = {.model_type = "distilbert", BERT_LIKE, .block = families_distilbert, .id_buffers = 1,
+        .head = {[FTMEM_TASK_CLASSIFY] = families_head_distilbert, [FTMEM_TASK_MASKED_LM] = families_head_transform, [FTMEM_TASK_TOKEN_CLASSIFY] = families_head_dropout},
+        .modules = {"q_lin", "k_lin", "v_lin", NULL, "out_lin", NULL, "lin1", NULL, "lin2", "word_embeddings", "classifier", NULL, "position_embeddings", [FTMEM_ROLE_POOL] = "vocab_transform"}},
+    [FTMEM_MODERNBERT] = {.model_type = "modernbert", .small_buffers = 2, .norm = FTMEM__LAYER, .mlp = FTMEM__GATED_FUSED, .qkv = FTMEM__QKV_UNBOUND, .tables = FTMEM__TABLES_QK_FP32_TWICE,
+        .block = families_modernbert, .embedding = FTMEM__EMBED_NORMED, .task = FTMEM_TASK_MASKED_LM, .bidirectional = true, .tables_by_kind = true, .first_plain = true,
+        .head_apart = true, .head_unbiased = true, .activation = FTMEM_GELU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF,
+        .parallel = OFF, .two_norms = OFF, .head_bias = ON,
+        .head = {[FTMEM_TASK_CLASSIFY] = families_head_modernbert, [FTMEM_TASK_MASKED_LM] = families_head_transform,
+                 [FTMEM_TASK_TOKEN_CLASSIFY] = families_head_modernbert_tokens},
+        .modules = {NULL, NULL, NULL, "Wqkv", "attn.Wo", NULL, NULL, "Wi", "mlp.Wo", "tok_embeddings", "classifier", [FTMEM_ROLE_POOL] = "dense"}},
+    [FTMEM_VIT] = {.model_type = "vit", ENCODER, .block = families_sequential, .embedding = FTMEM__EMBED_PATCHES, .task = FTMEM_TASK_IMAGE_CLASSIFY, .tied = OFF,
+        .head_bias = ON, .head = {[FTMEM_TASK_IMAGE_CLASSIFY] = families_head_first},
+        .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, "fc1", NULL, "fc2", "patch_embeddings", "classifier", NULL, "position_embeddings", [FTMEM_ROLE_POOL] = "classifier"}},
 };
 
 /* clang-format on */
 
+static bool families_modelled(const ftmem_model *model)
+{
+    return model->family >= 0 && model->family < FTMEM_FAMILY_END && families_rows[model->family].block != NULL;
+}
+
 const ftmem__family *ftmem__family_of(const ftmem_model *model)
 {
-    int32_t family = model->family;
-    const ftmem__family *row = &families_rows[family > 0 && family < FTMEM_FAMILY_END ? family : FTMEM_LLAMA];
+    const ftmem__family *row = &families_rows[families_modelled(model) ? model->family : FTMEM_LLAMA];
     return row->gated_form && model->gated == FTMEM_ON ? row->gated_form : row;
 }
 
@@ -255,6 +309,12 @@ static void families_switches(ftmem_model *model, const ftmem__family *row)
     families_switch(&model->alibi, row->positions == FTMEM__ALIBI ? ON : OFF);
 }
 
+int64_t ftmem__image_tokens(const ftmem_model *model)
+{
+    int64_t side = model->patch_size > 0 ? model->image_size / model->patch_size : 0;
+    return side * side + 1;
+}
+
 void ftmem__model_defaults(ftmem_model *model)
 {
     const ftmem__family *row = ftmem__family_of(model);
@@ -265,6 +325,8 @@ void ftmem__model_defaults(ftmem_model *model)
     families_int(&model->rotary_dim, model->head_dim);
     families_int(&model->value_dim, model->head_dim);
     if (row->mlp == FTMEM__PLAIN) families_int(&model->ffn, 4 * model->hidden);
+    if (row->embedding == FTMEM__EMBED_PATCHES || model->tower) families_int(&model->channels, 3);
+    families_int(&model->position_rows, row->embedding == FTMEM__EMBED_PATCHES ? ftmem__image_tokens(model) : 0);
     if (model->experts > 0) families_int(&model->expert_ffn, model->ffn);
     families_int(&model->position_rows, row->positions == FTMEM__LEARNED ? model->max_positions : 0);
     if (row->positions == FTMEM__RELATIVE) families_int(&model->relative_buckets, 32);
@@ -292,11 +354,14 @@ void ftmem__model_encoder(const ftmem_model *model, ftmem_model *encoder)
 static ftmem_status families_required(const ftmem_model *model, ftmem_error *error)
 {
     const char *missing = NULL;
+    bool vision = ftmem__family_of(model)->embedding == FTMEM__EMBED_PATCHES;
     if (model->hidden == 0) missing = "model.hidden";
     else if (model->layers == 0) missing = "model.layers";
     else if (model->heads == 0) missing = "model.heads";
-    else if (model->vocab == 0) missing = "model.vocab";
+    else if (model->vocab == 0 && !vision) missing = "model.vocab";
     else if (model->ffn == 0) missing = "model.ffn";
+    else if (model->image_size == 0 && vision) missing = "model.image_size";
+    else if (model->patch_size == 0 && vision) missing = "model.patch_size";
     else if (model->index_heads > 0 && model->index_dim == 0) missing = "model.index_dim";
     else if (model->index_heads > 0 && model->index_tokens == 0) missing = "model.index_tokens";
     else if (model->experts > 0 && model->experts_per_token == 0) missing = "model.experts_per_token";
@@ -323,8 +388,13 @@ static ftmem_status families_fail_form(const ftmem_model *model, ftmem_error *er
 
 ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error)
 {
-    ftmem_status status = families_required(model, error);
+    ftmem_status status;
+    if (model->family > 0 && !families_modelled(model))
+        return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.family", model->family, "This family is not modelled.");
+    status = families_required(model, error);
     if (status != FTMEM_OK) return status;
+    if (model->image_size > 0 && model->patch_size > model->image_size)
+        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.patch_size", model->patch_size, "model.patch_size cannot exceed model.image_size.");
     if (model->layers > FTMEM_MAX_LAYERS)
         return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layers", model->layers, "More layers than the published limit of 512 are not modelled.");
     if (!ftmem__family_block(ftmem__family_of(model), model)) return families_fail_form(model, error);

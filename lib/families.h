@@ -30,6 +30,21 @@ enum {
     FTMEM__ATTENTION_THEN_BRANCH, /* (cur, branch) = (branch, attention(cur)) */
     FTMEM__MLP_INLINE,            /* cur = mlp(cur), written out in the block's forward: each name is reused */
     FTMEM__JOIN_RESIDUAL_FIRST,   /* cur = (residual + branch) + cur */
+    FTMEM__CONTEXT,               /* cur = attention(cur) before its output projection, whose names are gone by then */
+    FTMEM__OUT_ASIDE,             /* branch = cur; cur = attention's output projection(cur) */
+    FTMEM__UP,                    /* cur = activation(up(cur)) */
+    FTMEM__DOWN_ASIDE,            /* branch = cur; cur = down(cur) */
+    FTMEM__ADD_NORM,              /* cur = norm(cur + residual), in one expression */
+    FTMEM__FORGET_BRANCH,         /* branch is a name no more */
+    FTMEM__NORM_BUT_FIRST,        /* cur = norm(cur); the first block has none (modeling_modernbert.py) */
+    /* of heads (head.c) */
+    FTMEM__BASE_RETURNS, /* what follows belongs to the head, and the base model's names are gone */
+    FTMEM__FIRST_TOKEN,  /* cur = cur[:, 0], or the mean over all tokens where the model pools so */
+    FTMEM__DENSE,        /* cur = a linear of hidden x hidden */
+    FTMEM__TANH,
+    FTMEM__RELU,
+    FTMEM__ACT, /* the model's activation */
+    FTMEM__HEAD_DROPOUT,
     FTMEM__CROSS_ATTENTION,       /* cur = attention(cur) to what the stack before has made */
     FTMEM__CROSS_ATTENTION_ASIDE, /* branch = the same */
     FTMEM__DROPOUT_ADD,           /* cur = residual + dropout(cur); cur has a name until then */
@@ -43,7 +58,7 @@ enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI, FTMEM
 enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN, FTMEM__GATED_T5, FTMEM__PLAIN_NAMED };                                                 /* MLP kinds */
 /* FUSED: split in one; SLICED: three slices of one projection; HEADS: each head's three parts, split in one; SELECTED: each
    head's three parts, selected one by one; INDEXED: modeling_falcon.py FalconAttention._split_heads. */
-enum { FTMEM__QKV_SEPARATE, FTMEM__QKV_FUSED, FTMEM__QKV_SLICED, FTMEM__QKV_HEADS, FTMEM__QKV_SELECTED, FTMEM__QKV_INDEXED };
+enum { FTMEM__QKV_SEPARATE, FTMEM__QKV_FUSED, FTMEM__QKV_SLICED, FTMEM__QKV_HEADS, FTMEM__QKV_SELECTED, FTMEM__QKV_INDEXED, FTMEM__QKV_UNBOUND };
 enum {
     FTMEM__EAGER_SHARED,
     FTMEM__EAGER_FALCON,
@@ -56,8 +71,14 @@ enum {
    latter over neighbours, before heads come first, with tables widened in each call. */
 /* Latent attention rotates pairs as complex numbers (modeling_deepseek_v2.py), or pairs taken apart (modeling_deepseek_v3.py). */
 enum { FTMEM__TURN_WHOLE, FTMEM__TURN_JOINED, FTMEM__TURN_APART, FTMEM__TURN_PAIRS, FTMEM__TURN_JOINED_LATE, FTMEM__TURN_COMPLEX, FTMEM__TURN_INTERLEAVED };
-enum { FTMEM__TABLES_CAST, FTMEM__TABLES_FP32, FTMEM__TABLES_CAST_QK_FP32 }; /* cos and sin in the stream's dtype or fp32; q and k widened before */
-enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS };         /* where q/k norms work; a weight for each head */
+enum {
+    FTMEM__TABLES_CAST,
+    FTMEM__TABLES_FP32,
+    FTMEM__TABLES_CAST_QK_FP32,
+    FTMEM__TABLES_QK_FP32_TWICE
+}; /* cos and sin in the stream's dtype or fp32; q and k widened before, or for each use */
+enum { FTMEM__EMBED_TOKENS, FTMEM__EMBED_SEGMENTS, FTMEM__EMBED_PATCHES, FTMEM__EMBED_NORMED }; /* the embedding: program.c, encoder.c */
+enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS };                            /* where q/k norms work; a weight for each head */
 
 /* Routers: scores by softmax in fp32, then the best; CAST to the logits' dtype; SCALED by a constant. SIGMOID: the best by
    score and a bias, their scores gathered; GROUPED: from the best groups, and scaled. */
@@ -99,8 +120,12 @@ typedef struct ftmem__family {
     const struct ftmem__family *encoder;                    /* the stack before this one; NULL: none */
     const struct ftmem__family *gated_form;                 /* the same with a gated MLP, where models come in both forms */
     const uint8_t *block, *parallel_block, *two_norm_block; /* FTMEM__END-terminated */
+    const uint8_t *head[FTMEM_TASK_END];                    /* by task: steps before the last linear; NULL: a decoder's, or none */
     uint8_t router, experts_as;
-    uint8_t norm, positions, mlp, qkv, qk_norm_kind, activation, turn, tables, eager;
+    uint8_t norm, positions, mlp, qkv, qk_norm_kind, activation, turn, tables, eager, embedding;
+    uint8_t task;          /* the default of job.task; 0: causal LM */
+    uint8_t id_buffers;    /* buffers of one number a position */
+    uint8_t small_buffers; /* of up to 512 bytes besides a rotation's two: a scale, further frequencies */
     /* class defaults of the model's switches: FTMEM_ON or FTMEM_OFF */
     uint8_t tied, qkv_bias, o_bias, mlp_bias, norm_bias, qk_norm, parallel, two_norms, head_bias, router_norm;
     bool router_fp32;          /* the router's weight stays in fp32, and its input is widened */
@@ -126,6 +151,15 @@ typedef struct ftmem__family {
     bool experts_apart;        /* experts are linears of their own, in code outside transformers (modeling_deepseek.py) */
     bool no_flash;             /* the class refuses flash-attention */
     bool mask_buffer;          /* a boolean buffer of positions x positions (modeling_gpt_bigcode.py GPTBigCodeModel) */
+    bool bidirectional;        /* no causal mask; none at all unless rows are padded */
+    bool no_final_norm;        /* the last block's output is the base model's */
+    bool softmax_uncast;       /* its result goes into the matmul as it is */
+    bool norm_inside;          /* attention's own forward adds the residual and normalises (modeling_albert.py AlbertAttention) */
+    bool shared_blocks;        /* all blocks are one module */
+    bool head_unquantized;     /* the head's name is one that transformers does not quantise (lm_head) */
+    bool first_plain;          /* the first block has a norm less */
+    bool head_apart;           /* the head's dense and norm are modules beside the classifier, which alone PEFT saves */
+    bool head_unbiased;        /* the head's dense has no bias */
     bool returns_cache;        /* with use_cache: even checkpointed blocks return keys and values, views of the fused projection (modeling_gpt_bigcode.py) */
     bool loss_own_dtype_v4;    /* transformers before 4.50: cross-entropy in the logits' dtype (modeling_gpt2.py GPT2LMHeadModel) */
     bool loss_in_model;        /* transformers 4.46 and 4.47: the model's forward still widens and shifts the logits itself (modeling_mistral.py) */
@@ -136,7 +170,6 @@ typedef struct ftmem__family {
     bool embed_named;          /* the embedding keeps its name beside its dropout (modeling_t5.py T5Stack) */
     bool positional_masks;     /* blocks take their masks as positional arguments, which a reentrant checkpoint lets go (modeling_t5.py) */
     bool embed_norm_last;      /* after the positions were added (modeling_bart.py) */
-    bool no_final_norm;        /* (modeling_bart.py) */
     bool logits_buffer;        /* a buffer is added to the logits (modeling_bart.py final_logits_bias) */
     bool dense_heads;          /* queries, keys and values are copied to heads first (modeling_whisper.py) */
     bool fed_features;         /* the embedding is two convolutions over features of a fixed length (modeling_whisper.py WhisperEncoder) */
@@ -144,7 +177,7 @@ typedef struct ftmem__family {
     bool end_dropout;          /* after the final norm (modeling_t5.py T5Stack) */
     bool keeps_cache;          /* keys and values go through a cache in training too: model.config.use_cache does not reach the
                                             decoder's own config (modeling_t5.py T5Stack) */
-    bool loss_own_dtype;       /* the loss takes the logits as they are, unshifted (modeling_t5.py T5ForConditionalGeneration) */
+    bool loss_own_dtype;       /* CrossEntropyLoss of the logits as they are, in the model's own forward (modeling_t5.py, modeling_bert.py) */
     bool down_never_quantized; /* _keep_in_fp32_modules has the down projection (modeling_t5.py) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */
@@ -153,6 +186,7 @@ typedef struct ftmem__family {
 uint32_t ftmem__family_targets(const ftmem__family *family);                               /* roles that "all-linear" means */
 const ftmem__family *ftmem__family_of(const ftmem_model *model);                           /* model->family 0: llama */
 const uint8_t *ftmem__family_block(const ftmem__family *family, const ftmem_model *model); /* NULL: the family has no block of this form */
+int64_t ftmem__image_tokens(const ftmem_model *model);                                     /* of an image: patches and the class token */
 void ftmem__model_defaults(ftmem_model *model);                                            /* fills what is 0 */
 void ftmem__model_encoder(const ftmem_model *model, ftmem_model *encoder);                 /* the stack before it, as a model of its own */
 ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error);

@@ -26,7 +26,7 @@ static bool fixes_number(fixes_trial *t, int64_t *member, int64_t value)
 
 static bool fixes_loss(fixes_trial *t, int32_t loss)
 {
-    if (t->job.task == FTMEM_TASK_CLASSIFY || t->job.loss == FTMEM_LOSS_FUSED || t->job.loss == loss) return false;
+    if (t->job.task != FTMEM_TASK_CAUSAL_LM || t->job.loss == FTMEM_LOSS_FUSED || t->job.loss == loss) return false;
     t->job.loss_chunk_tokens = 0;
     t->job.loss = loss;
     return true;

@@ -103,6 +103,18 @@ static ftmem_status job_check_supported(const ftmem__case *c, ftmem_error *error
     return FTMEM_OK;
 }
 
+/* PEFT counts the tower's blocks by the same numbers as the text model's. */
+static ftmem_status job_check_tower(const ftmem__case *c, ftmem_error *error)
+{
+    if (c->model.tower == 0) return FTMEM_OK;
+    if (c->model.tower_hidden == 0 || c->model.tower_ffn == 0 || c->model.tower_layers == 0 || c->model.patch_size == 0)
+        return ftmem__fail(error, FTMEM_E_MISSING, "model.tower_hidden", "0",
+                           "model.tower is given, but not its dimensions: tower_hidden, tower_ffn, tower_layers and patch_size are required");
+    if (c->adapter.layers_first == 0 && c->adapter.layers_last == 0) return FTMEM_OK;
+    return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.layers_first", "given",
+                       "adapter.layers_first and layers_last choose blocks by number, which the vision tower's blocks have too: not modelled");
+}
+
 static ftmem_status job_check_layer_kinds(const ftmem_model *model, ftmem_error *error)
 {
     for (int32_t i = 0; i < FTMEM_MAX_LAYERS; ++i) {
@@ -124,6 +136,7 @@ static ftmem_status job_validate(const ftmem__case *c, ftmem_error *error)
     if (status == FTMEM_OK) status = ftmem__fields_validate(FTMEM_OBJECT_MODEL, &c->model, error);
     if (status == FTMEM_OK) status = ftmem__fields_validate(FTMEM_OBJECT_ADAPTER, &c->adapter, error);
     if (status == FTMEM_OK) status = job_check_layer_kinds(&c->model, error);
+    if (status == FTMEM_OK) status = job_check_tower(c, error);
     return status == FTMEM_OK ? job_check_supported(c, error) : status;
 }
 
@@ -158,6 +171,7 @@ static int64_t job_position_limit(const ftmem_model *model)
 static int64_t job_default_sequence(const ftmem_model *model)
 {
     int64_t limit = job_position_limit(model);
+    if (ftmem__family_of(model)->embedding == FTMEM__EMBED_PATCHES) return ftmem__image_tokens(model);
     return limit > 0 && limit < 1024 ? limit : 1024;
 }
 
@@ -170,16 +184,17 @@ static bool job_fed_features(const ftmem_model *model)
 
 static void job_fill_batch(ftmem__case *c)
 {
+    int32_t task = ftmem__family_of(&c->model)->task ? ftmem__family_of(&c->model)->task : FTMEM_TASK_CAUSAL_LM;
     JOB_ASSUME(job, sequence, job_default_sequence(&c->model))
     if (job_fed_features(&c->model)) JOB_DEFAULT(job, encoder_sequence, c->model.encoder_positions)
     if (ftmem__family_of(&c->model)->encoder) JOB_DEFAULT(job, encoder_sequence, c->job.sequence)
     JOB_ASSUME(job, micro_batch, 1)
     JOB_DEFAULT(job, accumulation, 1)
     JOB_DEFAULT(job, mask, FTMEM_MASK_NONE)
-    JOB_DEFAULT(job, task, FTMEM_TASK_CAUSAL_LM)
+    JOB_DEFAULT(job, task, task)
     JOB_DEFAULT(job, eval, FTMEM_OFF)
     JOB_DEFAULT(job, eval_keep_logits, FTMEM_OFF)
-    if (c->job.task == FTMEM_TASK_CLASSIFY) JOB_DEFAULT(job, classes, 2)
+    if (!ftmem__task_of_vocab(c->job.task)) JOB_DEFAULT(job, classes, c->model.labels ? c->model.labels : 2)
     if (c->job.eval == FTMEM_ON) JOB_DEFAULT(job, eval_batch, c->job.micro_batch)
 }
 
@@ -310,6 +325,9 @@ static void job_fill(ftmem__case *c)
 static ftmem_status job_check_sequence(const ftmem__case *c, ftmem_error *error)
 {
     int64_t limit = job_position_limit(&c->model);
+    if (ftmem__family_of(&c->model)->embedding == FTMEM__EMBED_PATCHES && c->job.sequence != ftmem__image_tokens(&c->model))
+        return job_conflict_int("job.sequence", c->job.sequence,
+                                ", but an image has tokens of its own, by model.image_size and model.patch_size: leave it at 0", error);
     if (limit == 0 || c->job.sequence <= limit) return FTMEM_OK;
     const char *other = c->model.max_positions > 0 ? "model.max_positions" : "model.position_rows";
     return job_conflict_two("job.sequence", c->job.sequence, other, limit, ", and its learned positions end there", error);
@@ -459,16 +477,38 @@ static ftmem_status job_check_loss(const ftmem__case *c, ftmem_error *error)
     bool chunked = job->loss == FTMEM_LOSS_CHUNKED || job->loss == FTMEM_LOSS_SPLIT;
     if (job->loss_chunk_tokens != 0 && !chunked)
         return job_conflict_int("job.loss_chunk_tokens", job->loss_chunk_tokens, ", but job.loss is neither chunked nor split", error);
-    if (job->task == FTMEM_TASK_CLASSIFY && (chunked || job->loss == FTMEM_LOSS_FUSED))
+    if (!ftmem__task_of_vocab(job->task) && (chunked || job->loss == FTMEM_LOSS_FUSED))
         return ftmem__fail(error, FTMEM_E_CONFLICT, "job.loss", ftmem_enum_name("loss", job->loss),
-                           "job.loss splits the logits of a vocabulary, but job.task is classify, which has none");
-    if (job->classes != 0 && job->task != FTMEM_TASK_CLASSIFY) return job_conflict_int("job.classes", job->classes, ", but job.task is not classify", error);
+                           "job.loss splits the logits of a vocabulary, but job.task is a classification, which has none");
+    if (job->task == FTMEM_TASK_MASKED_LM && (chunked || job->loss == FTMEM_LOSS_FUSED))
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.loss", ftmem_enum_name("loss", job->loss),
+                           "job.loss is modelled for causal language models only: a masked one computes its logits as a whole");
+    if (job->classes != 0 && ftmem__task_of_vocab(job->task))
+        return job_conflict_int("job.classes", job->classes, ", but job.task is no classification", error);
     return FTMEM_OK;
+}
+
+/* A decoder has two tasks; an encoder those for which it has a head. */
+static ftmem_status job_check_task(const ftmem__case *c, ftmem_error *error)
+{
+    const ftmem__family *family = ftmem__family_of(&c->model);
+    int32_t task = c->job.task;
+    job_sentence s;
+    if (family->task ? family->head[task] != NULL : task == FTMEM_TASK_CAUSAL_LM || task == FTMEM_TASK_CLASSIFY) return FTMEM_OK;
+    s.text = ftmem__text_in(s.message, sizeof s.message);
+    ftmem__put(&s.text, "job.task is ");
+    ftmem__put(&s.text, ftmem_enum_name("task", task));
+    ftmem__put(&s.text, ", which is not modelled for ");
+    ftmem__put(&s.text, family->model_type);
+    return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.task", ftmem_enum_name("task", task), s.message);
 }
 
 static ftmem_status job_check_idle(const ftmem__case *c, ftmem_error *error)
 {
     const ftmem_job *job = &c->job;
+    if (job->recompute != FTMEM_RECOMPUTE_NONE && ftmem__family_of(&c->model)->shared_blocks) /* supports_gradient_checkpointing is false */
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "job.recompute", ftmem_enum_name("recompute", job->recompute),
+                           "job.recompute is given, but transformers has no gradient checkpointing for a model whose blocks are one module (ALBERT)");
     if (job->offload_checkpoints == FTMEM_ON && job->recompute == FTMEM_RECOMPUTE_NONE)
         return ftmem__fail(error, FTMEM_E_CONFLICT, "job.offload_checkpoints", "on",
                            "job.offload_checkpoints is on, but job.recompute is none: there are no checkpoints to offload");
@@ -521,9 +561,8 @@ static ftmem_status job_check_stacks(const ftmem__case *c, ftmem_error *error)
 static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
 {
     static ftmem_status (*const checks[])(const ftmem__case *, ftmem_error *) = {
-        job_check_no_adapter,    job_check_quantisation, job_check_targets,   job_check_adapter_layers, job_check_freeze,
-        job_check_freeze_layers, job_check_precision,    job_check_attention, job_check_loss,           job_check_idle,
-        job_check_sequence,      job_check_gpu,          job_check_stacks,
+        job_check_no_adapter, job_check_quantisation, job_check_targets, job_check_adapter_layers, job_check_freeze, job_check_freeze_layers, job_check_task,
+        job_check_precision,  job_check_attention, job_check_loss,         job_check_idle,    job_check_sequence,       job_check_gpu,    job_check_stacks,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);

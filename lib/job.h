@@ -15,6 +15,17 @@ typedef struct ftmem__case {
 
 ftmem_status ftmem__case_load(const ftmem_job *job, ftmem__case *out, ftmem_error *error);
 /* Adds a note; one too many is dropped. `field` is static text or NULL. */
+/* Tasks whose logits are as wide as the vocabulary, and those with one label a row. */
+static inline bool ftmem__task_of_vocab(int32_t task)
+{
+    return task == FTMEM_TASK_CAUSAL_LM || task == FTMEM_TASK_MASKED_LM;
+}
+
+static inline bool ftmem__task_by_row(int32_t task)
+{
+    return task == FTMEM_TASK_CLASSIFY || task == FTMEM_TASK_IMAGE_CLASSIFY;
+}
+
 void ftmem__case_note(ftmem__case *c, int32_t code, const char *field, int64_t value);
 
 #endif

@@ -24,7 +24,8 @@ static void linear_declare(ftmem__low *low, ftmem__param param)
         return;
     }
     param.segment = params->segment;
-    param.copies = low->copies > 1 ? (int32_t)low->copies : 1;
+    if (param.copies == 0) param.copies = low->copies > 1 ? low->copies : 1;
+    if (param.gradient_bytes == 0) param.gradient_bytes = param.bytes;
     params->at[params->count++] = param;
 }
 
@@ -91,7 +92,7 @@ ftmem__var ftmem__low_plain_linear(ftmem__low *low, ftmem__var x, ftmem__var w, 
     int32_t dtype = low->shape->autocast ? low->shape->autocast : x.dtype;
     int64_t rows = x.n / x.cols;
     double flops = 2.0 * (double)rows * (double)x.cols * (double)out;
-    ftmem__var x16 = ftmem__cast(tape, x, dtype), w16 = ftmem__cast_weight(tape, w, dtype), b16, y;
+    ftmem__var x16 = ftmem__cast_operand(tape, x, dtype), w16 = ftmem__cast_weight(tape, w, dtype), b16, y;
     if (bias) b16 = ftmem__cast_weight(tape, *bias, dtype);
     y = ftmem__matmul(tape, FTMEM__OP_LINEAR, x16, w16, bias ? &b16 : NULL, rows * out, out, flops);
     if (bias) ftmem__drop(tape, b16);
@@ -176,9 +177,9 @@ static ftmem__var linear_8bit(ftmem__low *low, ftmem__var x, int64_t out)
 /* bitsandbytes/nn/modules.py Linear4bit.forward replaces an fp32 bias by one in the compute dtype, for good. */
 static void linear_bias4(ftmem__low *low, int64_t out)
 {
-    ftmem__tape *tape = low->tape;
-    if (low->shape->dtype == low->shape->compute || tape->replay || tape->mode == FTMEM__NO_GRAD) return;
-    (void)ftmem__alloc(tape, FTMEM__OP_PARAMETER, out, out, low->shape->compute, tape->birth);
+    ftmem__params *params = low->params;
+    ftmem__param *bias = params && params->count > 0 ? &params->at[params->count - 1] : NULL;
+    if (bias) bias->narrowed_bytes = bias->bytes - ftmem__round512(ftmem__bytes(low->shape->compute, out));
 }
 
 /* modeling_falcon.py FalconLinear: x @ weight.T + bias; autocast does not cache the copy of a view. */
@@ -204,7 +205,7 @@ static bool linear_is_quantized(const ftmem__low *low, int32_t role)
 {
     const ftmem__family *family = low->shape->family;
     if (role == FTMEM_ROLE_INDEX_WEIGHTS) return false; /* named by _keep_in_fp32_modules, which quantizers leave alone */
-    if (family->never_quantized || (role == FTMEM_ROLE_DOWN && family->down_never_quantized)) return false;
+    if (family->never_quantized || low->unquantized || (role == FTMEM_ROLE_DOWN && family->down_never_quantized)) return false;
     return (low->shape->qlora || low->shape->lora8) && ftmem__is_linear(role);
 }
 

@@ -1,19 +1,18 @@
 /* The head and the loss: transformers' ForCausalLMLoss, its chunked and fused replacements, and classification. */
 #include "lower.h"
 
-static ftmem__var loss_head_weight(ftmem__low *low, int64_t out)
+static ftmem__var loss_head_weight(ftmem__low *low, int64_t out, int64_t width)
 {
     const ftmem__shape *shape = low->shape;
-    int64_t n = shape->h * out;
+    int64_t n = width * out;
     ftmem__var w;
     if (shape->tied && !shape->head_copy) {
-        w = ftmem__weight(n, shape->h, shape->ends, shape->head_trained);
+        w = ftmem__weight(n, width, shape->ends, shape->head_trained);
         if (shape->head_trained) w.node = FTMEM__SHARED_LEAF;
         return w;
     }
-    if (shape->tied) return ftmem__low_copy(low, FTMEM_ROLE_HEAD, n, shape->h); /* the frozen original is the embedding */
-    w = ftmem__low_parameter(low, FTMEM_ROLE_HEAD, n, shape->h, shape->head_trained && !shape->head_copy);
-    return shape->head_copy ? ftmem__low_copy(low, FTMEM_ROLE_HEAD, n, shape->h) : w;
+    if (shape->tied) return ftmem__low_copy(low, FTMEM_ROLE_HEAD, n, width); /* the frozen original is the embedding */
+    return ftmem__low_head_parameter(low, n, width);
 }
 
 /* modeling_baichuan.py NormHead: normalize(weight) is made in each training forward. */
@@ -31,12 +30,26 @@ static ftmem__var loss_head(ftmem__low *low, ftmem__var x, const ftmem__var *bia
 {
     const ftmem__family *family = low->shape->family;
     bool scaled = !classify && family->scale_before_head && low->shape->model->scaled == FTMEM_ON;
-    ftmem__var w = loss_head_weight(low, out), in = scaled ? ftmem__unary(low->tape, FTMEM__OP_SCALE, x) : ftmem__keep(low->tape, x), normed = w, y;
+    ftmem__var w = loss_head_weight(low, out, x.cols), in = scaled ? ftmem__unary(low->tape, FTMEM__OP_SCALE, x) : ftmem__keep(low->tape, x), normed = w, y;
     if (family->normed_head && !classify) normed = loss_normed(low, w, out);
     y = ftmem__low_plain_linear(low, in, normed, bias, out);
     if (family->normed_head && !classify) ftmem__drop(low->tape, normed);
     if (scaled && !family->remote_code) low->scaled = in, low->has_scaled = true; /* modeling_minicpm3.py, modeling_t5.py: a name of the caller's */
     else ftmem__drop(low->tape, in);
+    return y;
+}
+
+/* An image classifier is a linear like others to PEFT, which has no task type for it; bitsandbytes leaves it alone by its name. */
+static ftmem__var loss_image_head(ftmem__low *low, ftmem__var x, int64_t out)
+{
+    bool trained = low->trained;
+    ftmem__var y;
+    low->trained = low->shape->head_own_trained;
+    low->adapted = ftmem__shape_outside_adapted(low->shape);
+    low->unquantized = true;
+    y = ftmem__low_linear(low, FTMEM_ROLE_POOL, x, out, true);
+    low->trained = trained;
+    low->adapted = low->unquantized = false;
     return y;
 }
 
@@ -54,14 +67,20 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
 {
     const ftmem__shape *shape = low->shape;
     ftmem__tape *tape = low->tape;
-    bool classify = shape->job->task == FTMEM_TASK_CLASSIFY;
-    int64_t out = classify ? shape->job->classes : shape->vocab;
-    ftmem__var bias, y, t;
-    bool has_bias = !classify && shape->model->head_bias == FTMEM_ON;
+    bool words = ftmem__task_of_vocab(shape->job->task);
+    bool has_bias = words ? shape->model->head_bias == FTMEM_ON : shape->family->head[shape->job->task] != NULL;
+    int64_t out = words ? shape->vocab : shape->job->classes;
+    ftmem__var in = ftmem__low_before_logits(low, x), bias, y, t;
     tape->part = FTMEM__PART_HEAD;
-    if (has_bias) bias = ftmem__low_parameter(low, FTMEM_ROLE_HEAD, out, out, shape->head_trained);
-    y = loss_head(low, x, has_bias ? &bias : NULL, out, classify);
-    if (!classify && shape->family->logit_scale && shape->model->scaled == FTMEM_ON) {
+    if (shape->job->task == FTMEM_TASK_IMAGE_CLASSIFY && !shape->head_copy) {
+        y = loss_image_head(low, in, out);
+        ftmem__drop(tape, in);
+        return y;
+    }
+    if (has_bias) bias = ftmem__low_head_parameter(low, out, out);
+    y = loss_head(low, in, has_bias ? &bias : NULL, out, !words);
+    ftmem__drop(tape, in);
+    if (words && shape->family->logit_scale && shape->model->scaled == FTMEM_ON) {
         t = ftmem__unary(tape, FTMEM__OP_SCALE, y);
         ftmem__drop(tape, y);
         y = t;
@@ -71,8 +90,8 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
         ftmem__drop(tape, y);
         y = t;
     }
-    if (!classify && shape->model->logit_softcap > 0) y = ftmem__low_softcap(low, y);
-    if (classify || !loss_widens_in_model(shape)) return y;
+    if (words && shape->model->logit_softcap > 0) y = ftmem__low_softcap(low, y);
+    if (!words || !loss_widens_in_model(shape)) return y;
     t = ftmem__cast(tape, y, FTMEM_FP32);
     ftmem__drop(tape, y);
     return t;
@@ -157,20 +176,34 @@ static ftmem__var loss_causal(ftmem__low *low, ftmem__var logits)
     return loss;
 }
 
-/* The logits of each row's last token are picked out. */
-static ftmem__var loss_classify(ftmem__low *low, ftmem__var logits)
+/* One class is a regression (loss_utils.py ForSequenceClassificationLoss). */
+static ftmem__var loss_rows(ftmem__low *low, ftmem__var logits)
+{
+    ftmem__var wide, loss;
+    if (low->shape->job->classes != 1) return loss_cross_entropy(low, logits);
+    wide = ftmem__cast(low->tape, logits, low->shape->autocast ? FTMEM_FP32 : logits.dtype);
+    loss = ftmem__apply(low->tape, FTMEM__OP_MSE, &wide, 1, 1, 1, wide.dtype);
+    ftmem__drop(low->tape, wide);
+    return loss;
+}
+
+/* A decoder's classifier: the logits of each row's last token are picked out. */
+static ftmem__var loss_last_token(ftmem__low *low, ftmem__var logits)
 {
     ftmem__tape *tape = low->tape;
     ftmem__var pooled = ftmem__apply(tape, FTMEM__OP_EMBEDDING, &logits, 1, low->b * logits.cols, logits.cols, logits.dtype), loss;
-    loss = loss_widened(low, pooled);
+    loss = loss_rows(low, pooled);
     ftmem__drop(tape, pooled);
     return loss;
 }
 
 ftmem__var ftmem__low_loss(ftmem__low *low, ftmem__var logits)
 {
+    const ftmem__family *family = low->shape->family;
+    int32_t task = low->shape->job->task;
     low->tape->part = FTMEM__PART_LOSS;
-    if (low->shape->job->task == FTMEM_TASK_CLASSIFY) return loss_classify(low, logits);
+    if (family->head[task]) return ftmem__task_by_row(task) ? loss_rows(low, logits) : loss_widened(low, logits);
+    if (task == FTMEM_TASK_CLASSIFY) return loss_last_token(low, logits);
     if (low->shape->crossed) return loss_widened(low, logits); /* labels of a decoder come shifted */
     if (low->shape->job->transformers_version < LOSS_SHIFTS_LABELS) return loss_causal_shifted(low, logits);
     return loss_causal(low, logits);
@@ -236,7 +269,7 @@ ftmem__var ftmem__low_fused_loss(ftmem__low *low, ftmem__var x)
     ftmem__tape *tape = low->tape;
     int64_t v = shape->vocab, h = shape->h;
     int32_t dtype = shape->autocast ? shape->autocast : shape->ends;
-    ftmem__var w = loss_head_weight(low, v), in[2], loss;
+    ftmem__var w = loss_head_weight(low, v, h), in[2], loss;
     int16_t gh, gw = -1, each;
     low->tape->part = FTMEM__PART_LOSS;
     loss_unused_bias(low);
@@ -299,7 +332,7 @@ static int16_t loss_chunk_forward(ftmem__low *low, const loss_chunk *c, ftmem__v
 void ftmem__low_chunked_forward(ftmem__low *low, ftmem__var x)
 {
     loss_chunk c = loss_chunk_of(low);
-    ftmem__var w = loss_head_weight(low, low->shape->vocab), w16;
+    ftmem__var w = loss_head_weight(low, low->shape->vocab, low->shape->h), w16;
     (void)x;
     low->tape->part = FTMEM__PART_LOSS;
     loss_unused_bias(low);
@@ -381,7 +414,7 @@ enum { LOSS_CHUNKS = 32 };
 static ftmem__var loss_split_weight(ftmem__low *low)
 {
     const ftmem__shape *shape = low->shape;
-    if (!shape->head_quantized) return loss_head_weight(low, shape->vocab);
+    if (!shape->head_quantized) return loss_head_weight(low, shape->vocab, shape->h);
     ftmem__low_quantized_parameter(low, FTMEM_ROLE_HEAD, shape->h, shape->vocab);
     return ftmem__constant(shape->h * shape->vocab, shape->h, shape->dtype);
 }

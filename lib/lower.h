@@ -21,19 +21,23 @@ enum {
     FTMEM__PART_LOSS,
     FTMEM__PART_OPTIMIZER,
     FTMEM__PART_BATCH,
+    FTMEM__PART_TOWER,
     FTMEM__PART_END
 };
 const char *ftmem__part_name(int32_t part);
 
 /* One parameter tensor of one segment. */
 typedef struct ftmem__param {
-    int64_t n;       /* elements */
-    int64_t rows;    /* of a matrix; 0: a vector */
-    int64_t bytes;   /* stored, each tensor rounded to 512 (a quantised weight: with its maxima and tables) */
-    int32_t segment; /* index of the segment kind that has it */
-    int32_t copies;  /* equal tensors of that segment, which this one stands for */
+    int64_t n;              /* elements */
+    int64_t rows;           /* of a matrix; 0: a vector */
+    int64_t bytes;          /* stored, each tensor rounded to 512 (a quantised weight: with its maxima and tables) */
+    int64_t gradient_bytes; /* more than bytes where the gradient is a view that keeps a larger tensor */
+    int64_t narrowed_bytes; /* let go of in the first forward, which stores it in a smaller dtype */
+    int32_t segment;        /* index of the segment kind that has it */
     uint8_t dtype, tensor_class, role;
     bool trained;
+    int64_t copies; /* equal tensors which this one stands for: of its segment, or outside the stacks */
+    bool outside;
     bool base; /* belongs to the base model (not LoRA, not a saved copy) */
     bool idle; /* requires a gradient and never gets one: no state either */
 } ftmem__param;
@@ -54,10 +58,12 @@ typedef struct ftmem__shape {
     int64_t h, f, q, kv, vocab; /* widths; q = heads x head_dim, kv = kv_heads x head_dim */
     int64_t heads, kv_heads, d, rotary;
     int64_t dv;                      /* of a value head */
+    int64_t embedding_width;         /* of the token embedding */
     int32_t dtype;                   /* of what is not quantised, as stored */
     int32_t ends;                    /* the same of embedding, position table and head */
     int32_t compute;                 /* compute dtype of 4-bit linears: the dtype the model was loaded in */
     int32_t stream;                  /* dtype of the residual stream at the first block */
+    int32_t mask;                    /* dtype of additive masks and of tables: that of the stream as blocks see it */
     int32_t autocast;                /* 0, FTMEM_BF16, FTMEM_FP16 */
     ftmem__family own;               /* the family as another stack's model code has it; `family` leads here */
     bool merged;                     /* q, k and v are one linear with LoRA for some of them (litgpt LoRAQKVLinear) */
@@ -69,6 +75,8 @@ typedef struct ftmem__shape {
     bool rest_trained;                                       /* final norm, and what stands outside blocks, embedding and head */
     bool position_trained;                                   /* a learned position table: an embedding as well, but never tied */
     bool head_trained, embed_trained, head_copy, embed_copy; /* copies: modules_to_save */
+    bool tower_trained;                                      /* the vision tower and its projector */
+    bool head_own_trained;                                   /* what the head has beside a matrix that it may share: a bias, a transform */
     bool tied;                                               /* head and embedding are one tensor */
     bool require_input_grad;                                 /* enable_input_require_grads: the embedding's output requires a gradient */
     bool has_sliding, has_full;                              /* some block has this kind */
@@ -97,6 +105,8 @@ typedef struct ftmem__low {
     bool training;          /* dropout is active */
     bool trained;           /* base weights of this block are trained (full fine-tuning) */
     bool adapted;           /* this block has adapters */
+    bool first;             /* the first block, where it is another one */
+    bool unquantized;       /* bitsandbytes is told to leave this part alone */
     uint8_t kind;           /* of the block: FTMEM__LAYER_... */
     uint8_t mlp;            /* FTMEM__MLP_... */
     const ftmem__var *join; /* residual that attention or MLP add in their own forward, or NULL */
@@ -120,6 +130,7 @@ static inline int64_t ftmem__low_kv_heads(const ftmem__low *low)
 
 uint8_t ftmem__shape_layer_kind(const ftmem__shape *shape, int64_t layer); /* ftmem__low.kind of a block */
 bool ftmem__shape_layer_trained(const ftmem__shape *shape, int64_t layer);
+bool ftmem__shape_outside_adapted(const ftmem__shape *shape); /* linears outside the blocks have adapters: none are chosen by number */
 bool ftmem__shape_layer_adapted(const ftmem__shape *shape, int64_t layer);
 
 /* What the base model's frame holds beside the stream while its blocks run. */
@@ -137,6 +148,7 @@ static inline bool ftmem__holds_outputs(const ftmem_job *job)
     return job->loss == FTMEM_LOSS_HELD || job->loss == FTMEM_LOSS_LOOP;
 }
 
+int32_t ftmem__shape_pixels(const ftmem__shape *shape);                                           /* dtype of the pixels of the batch */
 ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error);    /* of the last stack */
 ftmem_status ftmem__shape_encoder(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error); /* of the one before, where there is one */
 
@@ -178,6 +190,8 @@ ftmem__var ftmem__low_choice(ftmem__low *low); /* a tensor like the one that an 
 void ftmem__low_indexer(ftmem__low *low, ftmem__var x, ftmem__var latent, ftmem__var *locals, int32_t *count); /* where the model has one */
 /* mlp.c */
 ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x);
+ftmem__var ftmem__low_up(ftmem__low *low, ftmem__var x);                               /* act(up(x)): takes over x */
+ftmem__var ftmem__low_down(ftmem__low *low, ftmem__var x);                             /* x stays the caller's */
 ftmem__var ftmem__low_gated(ftmem__low *low, ftmem__var x, int64_t width);             /* a gated MLP of this width */
 ftmem__var ftmem__low_mlp_inline(ftmem__low *low, ftmem__var x);                       /* takes over x */
 ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x);                       /* takes over x */
@@ -189,6 +203,21 @@ ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x);
 ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *prologue); /* returns the stream */
 ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x);              /* x stays the caller's */
 ftmem__var ftmem__low_final_norm(ftmem__low *low, ftmem__var x);         /* what the stack returns; x stays the caller's */
+ftmem__var ftmem__low_words(ftmem__low *low);                            /* the token embedding, looked up, a leaf where input gradients are enabled */
+ftmem__var ftmem__low_lookup(ftmem__low *low, ftmem__var w, int64_t tokens);
+void ftmem__low_input_leaf(ftmem__low *low, ftmem__var *x); /* enable_input_require_grads */
+/* encoder.c */
+ftmem__var ftmem__low_embed_normed(ftmem__low *low);
+ftmem__var ftmem__low_embed_segments(ftmem__low *low);
+ftmem__var ftmem__low_widen(ftmem__low *low, ftmem__var x); /* the token embedding to the width of the stream */
+ftmem__var ftmem__low_embed_patches(ftmem__low *low);
+/* tower.c */
+void ftmem__low_tower(ftmem__low *low); /* declares the parameters of a vision tower */
+int64_t ftmem__tower_buffer_bytes(const ftmem_model *model);
+/* head.c */
+ftmem__var ftmem__low_pool(ftmem__low *low, ftmem__var x);          /* the base model's part; x stays the caller's */
+ftmem__var ftmem__low_before_logits(ftmem__low *low, ftmem__var x); /* the head's part before its last linear; likewise */
+ftmem__var ftmem__low_head_parameter(ftmem__low *low, int64_t n, int64_t cols);
 /* loss.c */
 ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x);
 ftmem__var ftmem__low_loss(ftmem__low *low, ftmem__var logits);

@@ -174,16 +174,26 @@ static ftmem__var mlp_plain(ftmem__low *low, ftmem__var x, bool bias)
     return y;
 }
 
+/* modeling_bert.py BertIntermediate and BertOutput.dense */
+ftmem__var ftmem__low_up(ftmem__low *low, ftmem__var x)
+{
+    ftmem__var up;
+    low->tape->part = FTMEM__PART_MLP;
+    up = ftmem__low_linear(low, FTMEM_ROLE_UP, x, low->shape->f, low->shape->model->mlp_bias == FTMEM_ON);
+    ftmem__drop(low->tape, x);
+    return ftmem__low_activation(low, up);
+}
+
+ftmem__var ftmem__low_down(ftmem__low *low, ftmem__var x)
+{
+    low->tape->part = FTMEM__PART_MLP;
+    return ftmem__low_linear(low, FTMEM_ROLE_DOWN, x, low->shape->h, low->shape->model->mlp_bias == FTMEM_ON);
+}
+
 /* modeling_opt.py OPTDecoderLayer.forward: `hidden_states` is reused after each linear. */
 ftmem__var ftmem__low_mlp_inline(ftmem__low *low, ftmem__var x)
 {
-    bool bias = low->shape->model->mlp_bias == FTMEM_ON;
-    ftmem__var up, act, y;
-    low->tape->part = FTMEM__PART_MLP;
-    up = ftmem__low_linear(low, FTMEM_ROLE_UP, x, low->shape->f, bias);
-    ftmem__drop(low->tape, x);
-    act = ftmem__low_dropout(low, ftmem__low_activation(low, up), low->shape->model->mlp_dropout);
-    y = ftmem__low_linear(low, FTMEM_ROLE_DOWN, act, low->shape->h, bias);
+    ftmem__var act = ftmem__low_dropout(low, ftmem__low_up(low, x), low->shape->model->mlp_dropout), y = ftmem__low_down(low, act);
     ftmem__drop(low->tape, act);
     return y;
 }

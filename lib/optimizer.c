@@ -80,7 +80,7 @@ static void optimizer_add(ftmem__totals *t, const ftmem_job *job, const ftmem__p
     int64_t hidden = 0;
     t->trainable += p->n * count;
     t->tensors += count;
-    t->gradient_bytes += p->bytes * count;
+    t->gradient_bytes += p->gradient_bytes * count;
     if (master) t->master_bytes += ftmem__round512(4 * p->n) * count;
     t->state_bytes += optimizer_kept(job, p, dtype, &hidden) * count;
     t->state_hidden_bytes += hidden * count;
@@ -89,18 +89,28 @@ static void optimizer_add(ftmem__totals *t, const ftmem_job *job, const ftmem__p
 
 int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param)
 {
+    if (param->outside) return param->copies;
     return param->segment >= 0 ? walk->kind[param->segment].layers * param->copies : 1;
 }
 
-/* Token ids with their mask, or features of two frames a token. */
+/* What the first stack is fed: token ids, pixels, or features of two frames a token; and a padding mask. */
 static int64_t optimizer_fed(const ftmem__shape *shape, int64_t rows)
 {
+    const ftmem_model *m = shape->model;
     int32_t dtype = shape->autocast ? FTMEM_FP32 : shape->dtype;
-    if (shape->fed_features) return ftmem__round512(ftmem__bytes(dtype, rows * shape->model->encoder_channels * 2 * shape->s));
-    return (shape->job->mask == FTMEM_MASK_PADDED ? 2 : 1) * ftmem__round512(8 * rows * shape->s);
+    int64_t tokens = ftmem__round512(8 * rows * shape->s), sum = tokens;
+    if (shape->fed_features) return ftmem__round512(ftmem__bytes(dtype, rows * m->encoder_channels * 2 * shape->s));
+    if (shape->family->embedding == FTMEM__EMBED_PATCHES)
+        sum = ftmem__round512(ftmem__bytes(ftmem__shape_pixels(shape), rows * m->channels * m->image_size * m->image_size));
+    return sum + (shape->job->mask == FTMEM_MASK_PADDED ? tokens : 0);
 }
 
-/* What the process holds before the first step besides weights: rotation frequencies (twice), token ids, labels, mask. */
+/* A batch: what the first stack is fed, labels of tokens of the last or of rows. */
+static int64_t optimizer_rows(const ftmem__shape *shape, const ftmem__shape *fed, int64_t rows)
+{
+    return optimizer_fed(fed, rows) + ftmem__round512(8 * rows * (ftmem__task_by_row(shape->job->task) ? 1 : shape->s));
+}
+
 /* e_score_correction_bias (modeling_deepseek_v3.py): an fp32 buffer of each router that scores by sigmoid. */
 static int64_t optimizer_router_bias(const ftmem__shape *shape)
 {
@@ -110,18 +120,25 @@ static int64_t optimizer_router_bias(const ftmem__shape *shape)
     return layers * ftmem__round512(4 * shape->model->experts);
 }
 
+/* What the process holds before the first step besides weights: rotation frequencies (twice), buffers, the batch. */
 static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
 {
     const ftmem__shape *shape = &walk->shape;
     const ftmem_job *job = shape->job;
+    const ftmem__shape *fed = walk->stack[0].shape;
     bool rope = shape->family->positions <= FTMEM__ROPE_INTERLEAVED && shape->model->alibi != FTMEM_ON;
     t->buffer_bytes = rope ? 2 * ftmem__round512(shape->rotary / 2 * 4) : 0;
     if (shape->family->tables_by_kind && shape->has_full && shape->has_sliding) t->buffer_bytes *= 2;
     if (shape->family->logits_buffer) t->buffer_bytes += ftmem__round512(ftmem__bytes(shape->compute, shape->vocab));
     if (shape->family->mask_buffer) t->buffer_bytes += ftmem__round512(shape->model->position_rows * shape->model->position_rows);
     t->buffer_bytes += optimizer_router_bias(shape);
-    t->batch_bytes = ftmem__round512(8 * shape->tokens) + optimizer_fed(walk->stack[0].shape, job->micro_batch); /* labels; what the first stack is fed */
-    t->eval_batch_bytes = ftmem__round512(8 * job->eval_batch * shape->s) + optimizer_fed(walk->stack[0].shape, job->eval_batch);
+    if (shape->family->turn == FTMEM__TURN_PAIRS) /* modeling_gptj.py GPTJRotaryEmbedding */
+        t->buffer_bytes = ftmem__round512(ftmem__bytes(FTMEM_FP32, shape->model->max_positions * shape->rotary));
+    t->buffer_bytes += 512 * shape->family->small_buffers;
+    t->buffer_bytes += ftmem__tower_buffer_bytes(shape->model);
+    t->buffer_bytes += shape->family->id_buffers * ftmem__round512(8 * shape->model->position_rows);
+    t->batch_bytes = optimizer_rows(shape, fed, shape->b);
+    t->eval_batch_bytes = optimizer_rows(shape, fed, job->eval_batch);
     t->workspace_bytes = job->cublas_workspace == FTMEM_OFF ? 0 : job->gpu.sm_arch >= 90 ? (int64_t)32 << 20 : 8519680; /* truth: 8.125 MiB, 32 on sm90 */
 }
 
@@ -134,6 +151,7 @@ void ftmem__totals_fill(ftmem__totals *t, const ftmem__walk *walk)
         const ftmem__param *p = &walk->params.at[i];
         int64_t count = ftmem__param_count(walk, p);
         t->weight_bytes[p->tensor_class] += p->bytes * count;
+        t->narrowed_bytes += p->narrowed_bytes * count;
         if (p->base) t->parameters += p->n * count;
         else t->adapters += p->n * count;
         if (p->idle) t->trainable += p->n * count; /* torch's optimizers pass over a parameter without a gradient */

@@ -1,7 +1,7 @@
 /* Blocks and what stands around them: the family's steps, executed. */
 #include "lower.h"
 
-static const char *const program_parts[] = { "embedding", "norm", "attention", "mlp", "residual", "head", "loss", "optimizer", "batch" };
+static const char *const program_parts[] = { "embedding", "norm", "attention", "mlp", "residual", "head", "loss", "optimizer", "batch", "vision tower" };
 
 const char *ftmem__part_name(int32_t part)
 {
@@ -21,7 +21,7 @@ static ftmem__var program_table(ftmem__low *low, int64_t n, int64_t cols, int32_
     return v;
 }
 
-static ftmem__var program_lookup(ftmem__low *low, ftmem__var w, int64_t tokens)
+ftmem__var ftmem__low_lookup(ftmem__low *low, ftmem__var w, int64_t tokens)
 {
     ftmem__var y = ftmem__apply(low->tape, FTMEM__OP_EMBEDDING, &w, 1, tokens * w.cols, w.cols, w.dtype);
     ftmem__node *node = ftmem__recorded(low->tape, y);
@@ -43,6 +43,14 @@ static void program_select(ftmem__tape *tape, ftmem__var fused, const int64_t pa
 {
     int32_t i;
     program_slice(tape, fused, part, qkv);
+    for (i = 0; i < 3; i++) qkv[i].parted = true;
+}
+
+/* modeling_modernbert.py: qkv.unbind(dim=-3); gradients are stacked as they are laid out */
+static void program_unbind(ftmem__tape *tape, ftmem__var fused, const int64_t part[3], ftmem__var qkv[3])
+{
+    int32_t i;
+    ftmem__split(tape, fused, 3, part, qkv);
     for (i = 0; i < 3; i++) qkv[i].parted = true;
 }
 
@@ -94,6 +102,7 @@ static void program_take_apart(ftmem__low *low, ftmem__var fused, const int64_t 
     switch (kind) {
     case FTMEM__QKV_SLICED: program_slice(low->tape, fused, part, qkv); break;
     case FTMEM__QKV_HEADS: program_split_heads(low->tape, fused, part, qkv); break;
+    case FTMEM__QKV_UNBOUND: program_unbind(low->tape, fused, part, qkv); break;
     case FTMEM__QKV_SELECTED: program_select(low->tape, fused, part, qkv); break;
     case FTMEM__QKV_INDEXED: program_index_heads(low, fused, part, qkv); break;
     default: ftmem__split(low->tape, fused, 3, part, qkv); break;
@@ -233,7 +242,7 @@ static ftmem__var program_relative(ftmem__low *low)
     int64_t pairs = shape->s * shape->s, n = shape->model->relative_buckets * shape->heads;
     ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_POSITION, n, shape->heads, low->trained), distance, bucket, bias;
     program_buckets(low, pairs, &distance, &bucket);
-    bias = program_lookup(low, w, pairs);
+    bias = ftmem__low_lookup(low, w, pairs);
     ftmem__save_var(low->tape, bias, bucket);
     ftmem__drop(low->tape, bucket);
     ftmem__drop(low->tape, distance);
@@ -262,26 +271,70 @@ static const ftmem__var *program_bias(ftmem__low *low, int64_t keys, int32_t que
     return bias;
 }
 
+typedef struct program_names { /* of attention's forward */
+    ftmem__var qkv[3], locals[16];
+    int32_t count;
+} program_names;
+
+static ftmem__var program_attend(ftmem__low *low, ftmem__var x, program_names *names)
+{
+    const ftmem__shape *shape = low->shape;
+    names->count = 0;
+    low->tape->part = FTMEM__PART_ATTENTION;
+    if (shape->model->kv_rank > 0) ftmem__low_latent(low, x, names->qkv, names->locals, &names->count);
+    else program_queries(low, x, names->qkv, names->locals, &names->count);
+    program_cache(low, names->qkv + 1);
+    low->bias = program_bias(low, names->qkv[1].n / (low->b * shape->kv), names->qkv[0].dtype);
+    return ftmem__low_attend(low, names->qkv, names->locals, &names->count); /* q, k, v stay this frame's */
+}
+
+static void program_leave(ftmem__low *low, program_names *names)
+{
+    int32_t i;
+    for (i = 0; i < 3; i++) ftmem__drop(low->tape, names->qkv[i]);
+    while (names->count > 0) ftmem__drop(low->tape, names->locals[--names->count]);
+}
+
+static ftmem__var program_out(ftmem__low *low, ftmem__var x)
+{
+    ftmem__var y;
+    if (ftmem__low_fused_o(low, x, low->shape->h, &y)) return y;
+    return ftmem__low_linear(low, FTMEM_ROLE_O, x, low->shape->h, low->shape->model->o_bias == FTMEM_ON);
+}
+
+/* modeling_albert.py AlbertAttention: LayerNorm(hidden_states + attn_output); takes over y. */
+static ftmem__var program_norm_inside(ftmem__low *low, ftmem__var y)
+{
+    ftmem__var sum, normed;
+    y = ftmem__low_dropout(low, y, low->shape->model->hidden_dropout);
+    sum = ftmem__binary(low->tape, FTMEM__OP_ADD, *low->join, y);
+    normed = ftmem__low_norm(low, sum, low->shape->h);
+    ftmem__drop(low->tape, sum);
+    ftmem__drop(low->tape, y);
+    return normed;
+}
+
 static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
 {
     const ftmem__shape *shape = low->shape;
-    ftmem__var qkv[3], locals[16], out, y;
-    int32_t count = 0;
-    low->tape->part = FTMEM__PART_ATTENTION;
-    if (shape->model->kv_rank > 0) ftmem__low_latent(low, x, qkv, locals, &count);
-    else program_queries(low, x, qkv, locals, &count);
-    program_cache(low, qkv + 1);
-    low->bias = program_bias(low, qkv[1].n / (low->b * shape->kv), qkv[0].dtype);
-    out = ftmem__low_attend(low, qkv, locals, &count); /* q, k, v stay this frame's */
-    if (!ftmem__low_fused_o(low, out, shape->h, &y)) y = ftmem__low_linear(low, FTMEM_ROLE_O, out, shape->h, shape->model->o_bias == FTMEM_ON);
+    program_names names;
+    ftmem__var out = program_attend(low, x, &names), y;
+    y = program_out(low, out);
     ftmem__drop(low->tape, out);
-    if (low->join) program_replace(low->tape, &y, ftmem__low_dropout_add(low, y, *low->join)); /* modeling_bloom.py BloomAttention */
+    if (low->join && shape->family->norm_inside) y = program_norm_inside(low, y);
+    else if (low->join) program_replace(low->tape, &y, ftmem__low_dropout_add(low, y, *low->join)); /* modeling_bloom.py BloomAttention */
     else if (shape->family->dropout_inside) y = ftmem__low_dropout(low, y, shape->model->hidden_dropout);
-    ftmem__drop(low->tape, qkv[0]);
-    ftmem__drop(low->tape, qkv[1]);
-    ftmem__drop(low->tape, qkv[2]);
-    while (count > 0) ftmem__drop(low->tape, locals[--count]);
+    program_leave(low, &names);
     return y;
+}
+
+/* modeling_bert.py BertSelfAttention: the output projection is another module's. */
+static ftmem__var program_context(ftmem__low *low, ftmem__var x)
+{
+    program_names names;
+    ftmem__var out = program_attend(low, x, &names);
+    program_leave(low, &names);
+    return out;
 }
 
 /* -------------------------------------------------------------------------------------------------------- block */
@@ -369,6 +422,22 @@ static void program_attention_then_branch(ftmem__low *low, program_frame *f)
     f->branch = y;
 }
 
+static void program_forget_branch(ftmem__low *low, program_frame *f)
+{
+    if (f->has_branch) ftmem__drop(low->tape, f->branch);
+    f->has_branch = false;
+}
+
+/* modeling_bert.py BertSelfOutput: LayerNorm(hidden_states + input_tensor) */
+static void program_add_norm(ftmem__low *low, program_frame *f)
+{
+    ftmem__var sum;
+    low->tape->part = FTMEM__PART_RESIDUAL;
+    sum = ftmem__binary(low->tape, FTMEM__OP_ADD, f->cur, f->residual);
+    program_replace(low->tape, &f->cur, ftmem__low_norm(low, sum, low->shape->h));
+    ftmem__drop(low->tape, sum);
+}
+
 static ftmem__var program_cross_attention(ftmem__low *low, ftmem__var x)
 {
     ftmem__var y;
@@ -403,6 +472,9 @@ static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
     switch (step) {
     case FTMEM__RESIDUAL: program_set(tape, &f->residual, &f->has_residual, ftmem__keep(tape, f->cur)); break;
     case FTMEM__NORM: program_replace(tape, &f->cur, ftmem__low_norm(low, f->cur, shape->h)); break;
+    case FTMEM__NORM_BUT_FIRST:
+        if (!low->first) program_replace(tape, &f->cur, ftmem__low_norm(low, f->cur, shape->h));
+        break;
     case FTMEM__NORM_ASIDE: program_set(tape, &f->branch, &f->has_branch, ftmem__low_norm(low, f->cur, shape->h)); break;
     case FTMEM__ATTENTION: program_replace(tape, &f->cur, program_attention(low, f->cur)); break;
     case FTMEM__ATTENTION_ASIDE: program_set(tape, &f->branch, &f->has_branch, program_attention(low, f->cur)); break;
@@ -426,6 +498,18 @@ static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
     case FTMEM__MLP_JOINED: program_joined(low, f, false); break;
     case FTMEM__MLP_INLINE: f->cur = ftmem__low_mlp_inline(low, f->cur); break;
     case FTMEM__JOIN_RESIDUAL_FIRST: program_join_residual_first(low, f); break;
+    case FTMEM__CONTEXT: program_replace(tape, &f->cur, program_context(low, f->cur)); break;
+    case FTMEM__OUT_ASIDE:
+        program_set(tape, &f->branch, &f->has_branch, f->cur);
+        f->cur = program_out(low, f->branch);
+        break;
+    case FTMEM__UP: f->cur = ftmem__low_up(low, f->cur); break;
+    case FTMEM__DOWN_ASIDE:
+        program_set(tape, &f->branch, &f->has_branch, f->cur);
+        f->cur = ftmem__low_down(low, f->branch);
+        break;
+    case FTMEM__ADD_NORM: program_add_norm(low, f); break;
+    case FTMEM__FORGET_BRANCH: program_forget_branch(low, f); break;
     case FTMEM__CROSS_ATTENTION: program_replace(tape, &f->cur, program_cross_attention(low, f->cur)); break;
     case FTMEM__CROSS_ATTENTION_ASIDE: program_set(tape, &f->branch, &f->has_branch, program_cross_attention(low, f->cur)); break;
     case FTMEM__DROPOUT_ADD: program_dropout_add(low, f, f->cur); break;
@@ -504,12 +588,13 @@ static ftmem__var program_shared_embedding(ftmem__low *low, int64_t n, bool trai
 static ftmem__var program_embedding_weight(ftmem__low *low)
 {
     const ftmem__shape *shape = low->shape;
-    int64_t n = shape->vocab * shape->h;
+    int64_t width = shape->embedding_width, n = shape->vocab * width;
     bool trained = shape->embed_trained && !shape->embed_copy;
+    ftmem__var w;
     if (shape->crossed && !shape->fed_features) return program_shared_embedding(low, n, trained);
-    ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_EMBED, n, shape->h, trained);
+    w = ftmem__low_parameter(low, FTMEM_ROLE_EMBED, n, width, trained);
     if (shape->crossed && shape->tied && trained) w.node = FTMEM__JOINED_LEAF; /* the encoder's backward is still to come */
-    return shape->embed_copy ? ftmem__low_copy(low, FTMEM_ROLE_EMBED, n, shape->h) : w;
+    return shape->embed_copy ? ftmem__low_copy(low, FTMEM_ROLE_EMBED, n, width) : w;
 }
 
 /* modeling_whisper.py WhisperEncoder: two convolutions, the second of stride 2, and frozen sinusoids in a table. */
@@ -525,7 +610,7 @@ static ftmem__var program_features(ftmem__low *low, ftmem__prologue *p)
     x = ftmem__low_activation(low, x);
     x.cols = shape->h;
     w = ftmem__low_parameter(low, FTMEM_ROLE_POSITION, n, shape->h, false);
-    rows = program_lookup(low, w, shape->s);
+    rows = ftmem__low_lookup(low, w, shape->s);
     sum = ftmem__binary(tape, FTMEM__OP_ADD, x, rows);
     ftmem__drop(tape, rows);
     program_hold(p, x);
@@ -537,8 +622,9 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
 {
     const ftmem__shape *shape = low->shape;
     bool complex_pairs = shape->family->turn == FTMEM__TURN_COMPLEX; /* one complex table: two halves of it here */
-    int32_t dtype = shape->family->tables == FTMEM__TABLES_FP32 || complex_pairs ? FTMEM_FP32 : shape->stream;
-    int64_t n = shape->s * shape->rotary / (complex_pairs ? 2 : 1);
+    int32_t dtype = shape->family->tables == FTMEM__TABLES_FP32 || complex_pairs ? FTMEM_FP32 : shape->mask;
+    bool by_row = shape->model->tower == FTMEM_TOWER_QWEN2_5_VL || shape->model->tower == FTMEM_TOWER_QWEN3_VL; /* positions in time, height and width */
+    int64_t n = (by_row ? low->b : 1) * shape->s * shape->rotary / (complex_pairs ? 2 : 1);
     if (shape->family->positions <= FTMEM__ROPE_INTERLEAVED) /* modeling_llama.py LlamaModel: position_ids is an argument of every block */
         program_argument(p, program_table(low, shape->s, 0, FTMEM_INT64, FTMEM__OP_TABLE));
     if (shape->family->turn == FTMEM__TURN_PAIRS) { /* modeling_gptj.py: sin and cos are halves of one tensor, which no rotation keeps */
@@ -565,7 +651,7 @@ static void program_mask(ftmem__low *low, ftmem__prologue *p, bool wanted)
         program_argument(p, flags);
         return;
     }
-    additive = program_table(low, low->b * s * s, s, shape->stream, FTMEM__OP_MASK);
+    additive = program_table(low, low->b * s * s, s, shape->mask, FTMEM__OP_MASK);
     ftmem__drop(low->tape, flags);
     if (alibi) program_replace(low->tape, &additive, program_table(low, low->b * shape->heads * s * s, s, shape->stream, FTMEM__OP_MASK));
     if (shape->family->eager == FTMEM__EAGER_MPT) program_replace(low->tape, &additive, program_table(low, low->b * s * s, s, FTMEM_BOOL, FTMEM__OP_MASK));
@@ -601,7 +687,7 @@ static ftmem__var program_learned(ftmem__low *low, ftmem__prologue *p, ftmem__va
 {
     const ftmem__shape *shape = low->shape;
     ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_POSITION, shape->model->position_rows * shape->h, shape->h, shape->position_trained), rows, sum;
-    rows = program_lookup(low, w, shape->family->positions_by_row ? low->tokens : shape->s);
+    rows = ftmem__low_lookup(low, w, shape->family->positions_by_row ? low->tokens : shape->s);
     program_hold(p, rows);
     sum = ftmem__binary(low->tape, FTMEM__OP_ADD, x, rows);
     program_hold(p, x);
@@ -622,29 +708,40 @@ static void program_leaf(ftmem__low *low, ftmem__var *x)
     const ftmem__family *family = low->shape->family;
     x->grad = true;
     x->node = FTMEM__LEAF;
-    if (family->embed_norm || family->embed_norm_last || (family->embed_named && low->training && low->shape->model->embed_dropout > 0) ||
+    if (family->embed_norm || family->embedding || family->embed_norm_last || (family->embed_named && low->training && low->shape->model->embed_dropout > 0) ||
         family->positions == FTMEM__LEARNED || (family->scale_outside && low->shape->model->scaled == FTMEM_ON))
         ftmem__hold(low->tape, x->store);
 }
 
-/* Returns the stream, owned by the caller; what the model's frame keeps meanwhile is in *p. */
-ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
+void ftmem__low_input_leaf(ftmem__low *low, ftmem__var *x)
+{
+    if (low->shape->require_input_grad && low->tape->mode != FTMEM__NO_GRAD && !x->grad) program_leaf(low, x);
+}
+
+/* The token embedding, of ids of the model's own if it has made some; modeling_gemma.py GemmaTextScaledWordEmbedding scales it. */
+static ftmem__var program_words(ftmem__low *low, const ftmem__var *ids)
+{
+    const ftmem__family *family = low->shape->family;
+    ftmem__var x = ftmem__low_lookup(low, program_embedding_weight(low), low->tokens);
+    if (ids) ftmem__save_var(low->tape, x, *ids);
+    if (family->embed_scale && !family->scale_outside) program_replace(low->tape, &x, ftmem__unary(low->tape, FTMEM__OP_SCALE, x));
+    ftmem__low_input_leaf(low, &x);
+    return x;
+}
+
+ftmem__var ftmem__low_words(ftmem__low *low)
+{
+    return program_words(low, NULL);
+}
+
+/* A decoder's embedding. */
+static ftmem__var program_embed_tokens(ftmem__low *low, ftmem__prologue *p)
 {
     const ftmem__shape *shape = low->shape;
     ftmem__var x, y, shifted;
-    memset(p, 0, sizeof *p);
-    low->tape->part = FTMEM__PART_EMBEDDING;
-    if (shape->family->fed_features) return program_features(low, p);
     if (shape->crossed) shifted = program_table(low, low->tokens, shape->s, FTMEM_INT64, FTMEM__OP_TABLE);
-    x = program_lookup(low, program_embedding_weight(low), low->tokens);
-    if (shape->crossed) ftmem__save_var(low->tape, x, shifted);
-    if (shape->crossed) program_hold(p, shifted);                      /* the caller's decoder_input_ids */
-    if (shape->family->embed_scale && !shape->family->scale_outside) { /* modeling_gemma.py GemmaTextScaledWordEmbedding */
-        y = ftmem__unary(low->tape, FTMEM__OP_SCALE, x);
-        ftmem__drop(low->tape, x);
-        x = y;
-    }
-    if (shape->require_input_grad && low->tape->mode != FTMEM__NO_GRAD && !x.grad) program_leaf(low, &x);
+    x = program_words(low, shape->crossed ? &shifted : NULL);
+    if (shape->crossed) program_hold(p, shifted); /* the caller's decoder_input_ids */
     if (shape->family->embed_norm) {
         y = ftmem__low_norm(low, x, shape->h);
         program_hold(p, x);
@@ -652,6 +749,28 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     }
     if (shape->family->positions == FTMEM__LEARNED) x = program_learned(low, p, x);
     if (shape->family->scale_outside && shape->model->scaled == FTMEM_ON) x = program_scaled(low, p, x);
+    return x;
+}
+
+/* Returns the stream, owned by the caller; what the model's frame keeps meanwhile is in *p. */
+ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
+{
+    const ftmem__shape *shape = low->shape;
+    bool decoder = shape->family->embedding == FTMEM__EMBED_TOKENS;
+    ftmem__var x;
+    memset(p, 0, sizeof *p);
+    low->tape->part = FTMEM__PART_EMBEDDING;
+    if (shape->family->fed_features) return program_features(low, p);
+    switch (shape->family->embedding) {
+    case FTMEM__EMBED_NORMED: x = ftmem__low_embed_normed(low); break;
+    case FTMEM__EMBED_SEGMENTS: x = ftmem__low_embed_segments(low); break;
+    case FTMEM__EMBED_PATCHES: x = ftmem__low_embed_patches(low); break;
+    default: x = program_embed_tokens(low, p); break;
+    }
+    if (shape->embedding_width != shape->h) {
+        program_hold(p, x);
+        x = ftmem__low_widen(low, x);
+    }
     program_positions(low, p);
     program_alibi(low, p);
     program_mask(low, p, shape->mask_full && shape->has_full);
@@ -659,5 +778,5 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     if (shape->mask_cross) program_cross_mask(low, p);
     if (shape->family->embed_norm_last) program_replace(low->tape, &x, ftmem__low_norm(low, x, shape->h));
     if (shape->family->embed_named) program_hold(p, ftmem__keep(low->tape, x));
-    return ftmem__low_dropout(low, x, shape->model->embed_dropout);
+    return decoder ? ftmem__low_dropout(low, x, shape->model->embed_dropout) : x;
 }

@@ -99,9 +99,10 @@ static void report_bytes(report *r, int32_t tensor_class, int64_t bytes, ftmem__
 
 static int32_t report_part_of(int32_t role)
 {
-    if (role <= FTMEM_ROLE_O || role >= FTMEM_ROLE_Q_DOWN) return FTMEM__PART_ATTENTION;
-    if (role <= FTMEM_ROLE_DOWN || (role > FTMEM_ROLE_POSITION && ftmem__is_linear(role))) return FTMEM__PART_MLP;
-    if (role == FTMEM_ROLE_HEAD) return FTMEM__PART_HEAD;
+    if (role <= FTMEM_ROLE_O || (role >= FTMEM_ROLE_Q_DOWN && role <= FTMEM_ROLE_INDEX_WEIGHTS)) return FTMEM__PART_ATTENTION;
+    if (role == FTMEM_ROLE_TOWER) return FTMEM__PART_TOWER;
+    if (role == FTMEM_ROLE_HEAD || role == FTMEM_ROLE_POOL) return FTMEM__PART_HEAD;
+    if (role <= FTMEM_ROLE_DOWN || (role > FTMEM_ROLE_POSITION && role < FTMEM_ROLE_POOL)) return FTMEM__PART_MLP;
     return role == FTMEM_ROLE_NORM ? FTMEM__PART_NORM : FTMEM__PART_EMBEDDING;
 }
 
@@ -162,6 +163,14 @@ static int64_t report_gradient_count(const ftmem__walk *walk, const ftmem__momen
     return m->pass == FTMEM__PASS_BACKWARD && stack > m->stack;
 }
 
+static int64_t report_any(const int64_t above[FTMEM__MAX_KINDS])
+{
+    int32_t i;
+    for (i = 0; i < FTMEM__MAX_KINDS; i++)
+        if (above[i] > 0) return 1;
+    return 0;
+}
+
 static void report_gradients(report *r)
 {
     const ftmem__walk *walk = r->step->walk;
@@ -174,10 +183,11 @@ static void report_gradients(report *r)
         const ftmem__param *p = &walk->params.at[i];
         int64_t count;
         if (!p->trained) continue;
-        if (p->segment >= 0) count = above[p->segment] * p->copies;
+        if (p->segment >= 0 && walk->shape.family->shared_blocks) count = report_any(above);
+        else if (p->segment >= 0) count = above[p->segment] * (p->outside ? 1 : p->copies);
         else count = all ? 1 : report_gradient_count(walk, m, p);
         if (p->role == FTMEM_ROLE_EMBED && p->base && report_waits(walk, m)) count++;
-        report_param(r, p, FTMEM_CLASS_GRADIENTS, count, p->bytes, FTMEM__OP_GRADIENT);
+        report_param(r, p, FTMEM_CLASS_GRADIENTS, count, p->gradient_bytes, FTMEM__OP_GRADIENT);
     }
 }
 
@@ -232,7 +242,8 @@ static void report_weights(report *r)
     int32_t i;
     for (i = 0; i < walk->params.count; i++) {
         const ftmem__param *p = &walk->params.at[i];
-        report_param(r, p, p->tensor_class, ftmem__param_count(walk, p), p->bytes, FTMEM__OP_PARAMETER);
+        report_param(r, p, p->tensor_class, ftmem__param_count(walk, p), p->bytes - (r->step->peak.phase == FTMEM_PHASE_LOAD ? 0 : p->narrowed_bytes),
+                     FTMEM__OP_PARAMETER);
     }
     report_bytes(r, FTMEM_CLASS_BUFFERS, t->buffer_bytes + (eval ? t->eval_batch_bytes : t->batch_bytes), FTMEM__OP_TABLE, FTMEM__PART_BATCH);
     report_bytes(r, FTMEM_CLASS_MASTER, m->phase == FTMEM_PHASE_LOAD ? 0 : t->master_bytes, FTMEM__OP_STATE, FTMEM__PART_OPTIMIZER);

@@ -40,6 +40,11 @@ bool ftmem__shape_layer_adapted(const ftmem__shape *shape, int64_t layer)
     return adapter->layers_last <= 0 || layer >= shape->model->layers - adapter->layers_last;
 }
 
+bool ftmem__shape_outside_adapted(const ftmem__shape *shape)
+{
+    return shape->adapted && shape->adapter->layers_first == 0 && shape->adapter->layers_last == 0;
+}
+
 static void shape_training(ftmem__shape *shape)
 {
     const ftmem_job *job = shape->job;
@@ -47,13 +52,16 @@ static void shape_training(ftmem__shape *shape)
     shape->adapted = shape->adapter->kind != FTMEM_ADAPTER_NONE;
     shape->embed_copy = shape->adapted && (saved & FTMEM_PART_EMBED);
     shape->head_copy = shape->adapted && (saved & FTMEM_PART_HEAD);
-    shape->tied = shape->model->tied == FTMEM_ON && job->task != FTMEM_TASK_CLASSIFY;
+    shape->tied = shape->model->tied == FTMEM_ON && ftmem__task_of_vocab(job->task);
+    shape->tower_trained = !shape->adapted && shape_trains(job, shape_part(job, FTMEM_PART_TOWER));
     shape->rest_trained = !shape->adapted && shape_trains(job, false);
     shape->position_trained = !shape->adapted && shape_trains(job, shape_part(job, FTMEM_PART_EMBED));
     shape->embed_trained = shape->embed_copy || (!shape->adapted && shape_trains(job, shape_part(job, FTMEM_PART_EMBED)));
     shape->head_trained = shape->head_copy || (!shape->adapted && shape_trains(job, shape_part(job, FTMEM_PART_HEAD)));
-    if (job->task == FTMEM_TASK_CLASSIFY && shape->adapted) shape->head_copy = shape->head_trained = true; /* PEFT SEQ_CLS saves the score head */
-    if (shape->tied && !shape->adapted) {                                                                  /* one tensor: naming either names both */
+    if ((job->task == FTMEM_TASK_CLASSIFY || job->task == FTMEM_TASK_TOKEN_CLASSIFY) && shape->adapted)
+        shape->head_copy = shape->head_trained = true; /* PEFT SEQ_CLS and TOKEN_CLS save `classifier` and `score` */
+    shape->head_own_trained = shape->head_trained;
+    if (shape->tied && !shape->adapted) { /* one tensor: naming either names both */
         bool all_but = shape_part(job, FTMEM_PART_ALL_BUT);
         bool either = all_but ? shape->embed_trained || shape->head_trained : shape->embed_trained && shape->head_trained;
         shape->embed_trained = shape->head_trained = either;
@@ -75,6 +83,9 @@ static void shape_dtypes(ftmem__shape *shape)
     shape->ends = shape->qlora && adapter->kbit_fp32 == FTMEM_ON && adapter->ends_bf16 == FTMEM_ON ? FTMEM_BF16 : shape->dtype;
     shape->stream = shape->ends;
     shape->autocast = job->autocast;
+    shape->mask = job->autocast && (shape->family->embedding == FTMEM__EMBED_SEGMENTS || shape->family->embedding == FTMEM__EMBED_NORMED)
+                      ? FTMEM_FP32
+                      : shape->stream; /* a norm's output */
     shape->lora_dtype = adapter->dtype ? adapter->dtype : FTMEM_FP32;
 }
 
@@ -93,6 +104,11 @@ static void shape_masks(ftmem__shape *shape)
     shape->mask_cross = shape->crossed && !shape->fed_features && job->mask == FTMEM_MASK_PADDED && job->attention != FTMEM_FLASH2;
     /* masking_utils._ignore_causal_mask_sdpa: a window that the sequence reaches needs a mask */
     shape->mask_sliding = always || (job->attention != FTMEM_FLASH2 && window > 0 && shape->s >= window);
+}
+
+int32_t ftmem__shape_pixels(const ftmem__shape *shape)
+{
+    return shape->autocast ? FTMEM_FP32 : shape->dtype;
 }
 
 /* No tensor may be larger than 2^56 bytes, so that sums of a few thousand fit in 63 bits. */
@@ -146,10 +162,11 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     shape->adapter = &c->adapter;
     shape->job = &c->job;
     shape->family = family;
-    shape->causal = !encoder;
+    shape->causal = !encoder && !family->bidirectional;
     shape->crossed = !encoder && family->encoder;
     shape->fed_features = encoder ? family->fed_features : shape->crossed && family->encoder->fed_features;
-    shape->sided = family->positions == FTMEM__RELATIVE || shape->crossed;
+    shape->sided =
+        family->positions == FTMEM__RELATIVE || shape->crossed || family->shared_blocks; /* ALBERT: gradients of the last block's use wait for the first's */
     shape->b = c->job.micro_batch;
     shape->s = s;
     shape->eval_b = c->job.eval_batch;
@@ -159,6 +176,7 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     shape->q = m->heads * m->head_dim;
     shape->kv = m->kv_heads * m->head_dim;
     shape->vocab = m->vocab;
+    shape->embedding_width = m->embedding_width > 0 ? m->embedding_width : m->hidden;
     shape->heads = m->heads;
     shape->kv_heads = m->kv_heads;
     shape->d = m->head_dim;

@@ -190,7 +190,7 @@ static void step_forward(step_run *run)
         run->level -= run->held;
         run->held = 0;
     }
-    step_pass(run, run->first + 1, head->loss, segment, FTMEM__PASS_FORWARD, -1);
+    step_pass(run, run->first + !walk->shape.family->loss_own_dtype, head->loss, segment, FTMEM__PASS_FORWARD, -1);
     step_drop_outputs(run);
     run->held = head->logits_bytes;
     run->leaf = step_leaf(walk);
@@ -237,11 +237,30 @@ static void step_blocks_backward(step_run *run, int32_t phase, int32_t pass, con
     }
 }
 
+/* Blocks that are one module: the gradients of the last block's use wait for those of the first, which delivers them
+   (torch/csrc/autograd/engine.cpp: a node runs when all its uses have). */
+static int64_t step_waiting(const ftmem__walk *walk, const ftmem__stack *stack)
+{
+    int64_t layers = step_layers(stack);
+    return stack->shape->family->shared_blocks && layers > 1 ? walk->kind[stack->of_layer[layers - 1]].leaf_bytes : 0;
+}
+
+/* What the first block's backward is the last to use: the tables of the rotation, which a reentrant checkpoint's function holds to
+   the end, and a mask that checkpoints saved. */
+static int64_t step_arguments(const ftmem__stack *stack)
+{
+    int32_t recompute = stack->shape->job->recompute;
+    int64_t sum = recompute == FTMEM_RECOMPUTE_REENTRANT ? 0 : stack->embed.table_bytes;
+    if (stack->shape->family->positional_masks && recompute != FTMEM_RECOMPUTE_NONE) sum += stack->embed.mask_bytes;
+    return sum;
+}
+
 static void step_stack_backward(step_run *run, int32_t phase, int32_t pass, int32_t index)
 {
     const ftmem__stack *stack = &run->walk->stack[index];
     step_blocks_backward(run, phase, pass, stack);
-    if (stack->shape->family->positional_masks && stack->shape->job->recompute == FTMEM_RECOMPUTE_REENTRANT) run->level -= stack->embed.mask_bytes;
+    run->level -= step_waiting(run->walk, stack);
+    run->level -= step_arguments(stack);
     if (stack->embed.out_grad) step_pass(run, phase, stack->embed.pass[pass], ftmem__segment_embed(index), pass, -1);
 }
 
@@ -273,7 +292,7 @@ static void step_optimizer(step_run *run)
 static void step_once(step_run *run, int64_t states)
 {
     const ftmem__totals *t = &run->step->totals;
-    int64_t base = t->resident + t->master_bytes + states, micro, before;
+    int64_t base = t->resident - t->narrowed_bytes + t->master_bytes + states, micro, before;
     int64_t micros = run->walk->shape.job->accumulation > 1 ? 2 : 1;
     bool first_step = run->first == FTMEM_PHASE_FORWARD;
     for (micro = 0; micro < micros; micro++) {
@@ -282,11 +301,11 @@ static void step_once(step_run *run, int64_t states)
         run->level = base + t->workspace_bytes * (run->both ? 2 : 1) + (run->later_micro ? t->gradient_bytes : 0) + run->held + run->leaf;
         before = run->level - run->held - run->leaf;
         step_forward(run);
-        if (first_step && micro == 0) run->step->kept_bytes = run->level - before - run->held;
+        if (first_step && micro == 0) run->step->kept_bytes = run->level - before - run->held - t->narrowed_bytes;
         step_backward(run);
         run->both = true;
     }
-    run->level = t->resident + t->master_bytes + t->state_bytes + t->gradient_bytes + 2 * t->workspace_bytes + run->held + run->leaf;
+    run->level = t->resident - t->narrowed_bytes + t->master_bytes + t->state_bytes + t->gradient_bytes + 2 * t->workspace_bytes + run->held + run->leaf;
     step_optimizer(run);
     if (run->walk->shape.job->loss != FTMEM_LOSS_LOOP) run->held = run->leaf = 0;
 }
@@ -306,7 +325,7 @@ static void step_eval(step_run *run)
     run->both = true;
     run->later_micro = false;
     run->frame = 0;
-    run->level = t->resident - t->batch_bytes + t->eval_batch_bytes + t->master_bytes + t->state_bytes + 2 * t->workspace_bytes;
+    run->level = t->resident - t->narrowed_bytes - t->batch_bytes + t->eval_batch_bytes + t->master_bytes + t->state_bytes + 2 * t->workspace_bytes;
     if (job->eval_keep_logits == FTMEM_ON)
         logits = ftmem__round512(ftmem__bytes(walk->shape.autocast ? FTMEM_FP32 : walk->shape.dtype, tokens * walk->shape.vocab));
     joined.peak = 4 * logits;
@@ -330,6 +349,18 @@ static void step_still(step_run *run, int32_t phase, int64_t level)
     step_moment(run, phase, f, 0, -1, -1);
 }
 
+/* What the first forward stores anew in the blocks of a kind. */
+static int64_t step_narrowed(const ftmem__walk *walk, int32_t kind)
+{
+    int64_t sum = 0;
+    int32_t i;
+    for (i = 0; i < walk->params.count; i++) {
+        const ftmem__param *p = &walk->params.at[i];
+        if (p->segment == kind && p->narrowed_bytes > 0) sum += p->bytes - p->narrowed_bytes;
+    }
+    return sum;
+}
+
 /* Born in the middle block of the longest stack and kept: its output too, if the block above or the end keeps it. */
 static int64_t step_middle(const ftmem__walk *walk)
 {
@@ -340,7 +371,8 @@ static int64_t step_middle(const ftmem__walk *walk)
     layers = step_layers(stack);
     middle = layers / 2;
     kind = &walk->kind[stack->of_layer[middle]];
-    return kind->born_bytes - (middle == layers - 1 && kind->in_kept && !stack->end.in_kept ? kind->in_bytes : 0);
+    return step_narrowed(walk, stack->of_layer[middle]) + kind->born_bytes -
+           (middle == layers - 1 && kind->in_kept && !stack->end.in_kept ? kind->in_bytes : 0);
 }
 
 static void step_flops(ftmem__step *step)
@@ -371,7 +403,7 @@ void ftmem__step_run(ftmem__step *step)
     step_once(&run, 0);
     run.first = FTMEM_PHASE_FORWARD2;
     step_once(&run, t->state_bytes);
-    step_still(&run, FTMEM_PHASE_SAVE, t->resident + t->master_bytes + t->state_bytes + 2 * t->workspace_bytes);
+    step_still(&run, FTMEM_PHASE_SAVE, t->resident - t->narrowed_bytes + t->master_bytes + t->state_bytes + 2 * t->workspace_bytes);
     if (step->walk->shape.job->eval == FTMEM_ON) step_eval(&run);
     for (p = 0; p < FTMEM_PHASE_END; p++)
         if (step->phase[p].bytes > step->peak.bytes) step->peak = step->phase[p];

@@ -15,6 +15,7 @@ typedef struct ftmem__totals {
     int64_t buffer_bytes, batch_bytes, eval_batch_bytes;
     int64_t workspace_bytes; /* of one cuBLAS handle */
     int64_t resident;        /* weights, buffers, batch */
+    int64_t narrowed_bytes;  /* of weights: let go of in the first forward */
 } ftmem__totals;
 
 typedef struct ftmem__moment {

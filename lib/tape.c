@@ -47,6 +47,7 @@ void ftmem__tape_start(ftmem__tape *tape, int64_t big_cols)
     tape->mode = FTMEM__RECORD;
     tape->stop_after = -1;
     tape->early = -1;
+    tape->input_cast.store = -1;
 }
 
 void ftmem__tape_mark(ftmem__tape *tape)
@@ -354,8 +355,11 @@ ftmem__var ftmem__cast(ftmem__tape *tape, ftmem__var x, int32_t dtype)
 /* torch aten/src/ATen/autocast_mode.cpp cached_cast: only fp32 leaves that require a gradient are cached. */
 ftmem__var ftmem__cast_weight(ftmem__tape *tape, ftmem__var w, int32_t dtype)
 {
-    ftmem__var out = ftmem__cast(tape, w, dtype);
-    if (out.store >= 0 && w.grad && w.node < FTMEM__NO_NODE && w.dtype == FTMEM_FP32 && !tape->stores[out.store].cached) {
+    bool cached = w.grad && w.node < FTMEM__NO_NODE && w.dtype == FTMEM_FP32;
+    ftmem__var out;
+    if (tape->shared_casts && cached) return ftmem__weight(w.n, w.cols, dtype, true);
+    out = ftmem__cast(tape, w, dtype);
+    if (out.store >= 0 && cached && !tape->stores[out.store].cached) {
         tape->stores[out.store].cached = true;
         ftmem__hold(tape, out.store);
     }
@@ -374,6 +378,16 @@ ftmem__var ftmem__matmul(ftmem__tape *tape, ftmem__op op, ftmem__var x, ftmem__v
     if (node) node->flops = flops;
     if (!tape->stopped) tape->flops += flops;
     return out;
+}
+
+ftmem__var ftmem__cast_operand(ftmem__tape *tape, ftmem__var x, int32_t dtype)
+{
+    if (!tape->leaf_input || x.node != FTMEM__INPUT || !x.grad || x.dtype != FTMEM_FP32 || dtype == FTMEM_FP32) return ftmem__cast(tape, x, dtype);
+    if (tape->input_cast.store < 0) {
+        tape->input_cast = ftmem__cast(tape, x, dtype);
+        tape->stores[tape->input_cast.store].cached = true;
+    }
+    return ftmem__keep(tape, tape->input_cast);
 }
 
 void ftmem__split(ftmem__tape *tape, ftmem__var x, int32_t count, const int64_t *n, ftmem__var *out)
@@ -653,6 +667,16 @@ static bool tape_reached(const ftmem__node *node)
     return node->grad[0] >= 0;
 }
 
+/* torch/csrc/autograd/functions/accumulate_grad.h: a parameter copies a gradient that another operand of a sum holds too. */
+static int16_t tape_own(ftmem__tape *tape, const ftmem__node *node, int32_t k, int16_t gradient)
+{
+    int16_t copy;
+    if (node->in[k].node != FTMEM__LEAF || node->op != FTMEM__OP_ADD || tape->stores[gradient].refs == 1 || tape->sum_leaves) return gradient;
+    copy = ftmem__alloc(tape, FTMEM__OP_GRADIENT, node->in[k].n, node->in[k].cols, node->in[k].dtype, tape->birth);
+    ftmem__release(tape, gradient);
+    return copy;
+}
+
 /* One node: its results exist beside its gradient and all it saved; then those go, then the results are handed on. What a
    checkpoint made again is let go as soon as the formula has used it (torch/utils/checkpoint.py unpack_hook pops it), before
    results are summed and cast. */
@@ -668,7 +692,7 @@ static void tape_step(ftmem__tape *tape, ftmem__node *node)
     for (k = 0; k < node->outs && reached; k++) ftmem__release(tape, node->grad[k]);
     tape_forget(tape, node);
     for (k = 0; k < node->inputs; k++)
-        if (result[k] >= 0) tape_deliver(tape, &node->in[k], result[k]);
+        if (result[k] >= 0) tape_deliver(tape, &node->in[k], tape_own(tape, node, k, result[k]));
     if (node->fourth && reached && tape->fourth_gradient >= 0) tape_deliver(tape, &tape->fourth[node->fourth - 1], tape->fourth_gradient);
 }
 
@@ -738,6 +762,7 @@ void ftmem__cache_hold(ftmem__tape *tape, ftmem__var value, bool outputs)
 void ftmem__cache_clear(ftmem__tape *tape)
 {
     int16_t i;
+    tape->input_cast.store = -1;
     for (i = 0; i < tape->high; i++) {
         ftmem__store *s = &tape->stores[i];
         if (s->refs == 0 || !s->cached) continue;

@@ -123,8 +123,11 @@ struct ftmem__tape {
     int16_t fourth_gradient; /* of the node that runs */
     ftmem__var also;         /* a second value that backward starts from; also_gradient: its gradient, -1: none */
     int16_t also_gradient;
-    bool no_grad;    /* torch.no_grad() inside a forward: nothing asks for a gradient */
-    bool sum_leaves; /* gradients exist already: new ones are added and freed */
+    bool no_grad;          /* torch.no_grad() inside a forward: nothing asks for a gradient */
+    bool leaf_input;       /* the segment's input is a leaf, as in a reentrant recomputation: autocast caches its copy */
+    ftmem__var input_cast; /* that copy; store -1: none yet */
+    bool shared_casts;     /* autocast's copies of weights are an earlier segment's, which has the same module */
+    bool sum_leaves;       /* gradients exist already: new ones are added and freed */
     ftmem__store stores[FTMEM__MAX_STORES];
     ftmem__var fourth[4];
     ftmem__node node[FTMEM__MAX_NODES];
@@ -188,6 +191,7 @@ ftmem__var ftmem__apply(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, i
 ftmem__var ftmem__unary(ftmem__tape *tape, ftmem__op op, ftmem__var x);                /* elementwise */
 ftmem__var ftmem__binary(ftmem__tape *tape, ftmem__op op, ftmem__var a, ftmem__var b); /* broadcasts and promotes */
 ftmem__var ftmem__cast(ftmem__tape *tape, ftmem__var x, int32_t dtype);                /* the same dtype: the same value, held once more */
+ftmem__var ftmem__cast_operand(ftmem__tape *tape, ftmem__var x, int32_t dtype);        /* autocast: the cast of an activation */
 ftmem__var ftmem__cast_weight(ftmem__tape *tape, ftmem__var w, int32_t dtype);         /* autocast: a trained fp32 weight is cached */
 ftmem__var ftmem__matmul(ftmem__tape *tape, ftmem__op op, ftmem__var x, ftmem__var w, const ftmem__var *bias, int64_t n, int64_t cols, double flops);
 void ftmem__split(ftmem__tape *tape, ftmem__var x, int32_t count, const int64_t *n, ftmem__var *out); /* x's owner keeps x */

@@ -75,12 +75,15 @@ ftmem_status ftmem_adapter_target(ftmem_adapter *adapter, const ftmem_model *mod
     int32_t role;
     if (!adapter || !model || !name) return ftmem__fail(error, FTMEM_E_ARGUMENT, "adapter.targets", "NULL", "adapter, model and name must not be NULL.");
     family = ftmem__family_of(model);
-    if (ftmem__same(name, "all-linear")) found = ftmem__family_targets(family);
+    if (ftmem__same(name, "all-linear")) found = ftmem__family_targets(family) | (model->tower ? 1u << FTMEM_ROLE_TOWER : 0);
     for (role = 0; role < FTMEM_ROLE_END; role++)
         if (targets_named(family, role, name)) found |= 1u << role;
+    for (role = 0; role < FTMEM_ROLE_END; role++)
+        if (model->tower && targets_are_parameters(role)) found &= ~(1u << role); /* PEFT knows the old names of text models alone */
     names.at = targets_name;
     names.context = family;
     names.count = targets_count(family);
+    if (model->tower && ftmem__same(name, "all-linear")) found |= 1u << FTMEM_ROLE_TOWER;
     if (!found) return ftmem__fail_unknown(error, "adapter.targets", "LoRA target", name, &names);
     adapter->targets |= found;
     return FTMEM_OK;

@@ -31,6 +31,7 @@ static ftmem__low walk_low(ftmem__walk *walk, int32_t stack, const ftmem__kind *
     low.adapted = kind && kind->adapted;
     low.kind = kind ? ftmem__layer_attention(kind->kind) : 0;
     low.mlp = kind ? ftmem__layer_mlp(kind->kind) : 0;
+    low.first = kind && kind->first;
     return low;
 }
 
@@ -42,11 +43,20 @@ static void walk_listen(ftmem__tape *tape, const walk_probe *probe)
     tape->stop_at = probe->event ? probe->event : -1;
 }
 
-static void walk_start(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
+/* Whether gradients of parameters are there already: of an earlier micro-batch, or of a later block's use where all blocks are one
+   module, the last one's use being the first that backward comes to. */
+static bool walk_sums(const ftmem__walk *walk, const ftmem__kind *kind, int32_t pass)
+{
+    if (kind && walk->shape.family->shared_blocks && !kind->first) return !kind->last;
+    return pass == FTMEM__PASS_BACKWARD_LATER;
+}
+
+static void walk_start(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_probe *probe)
 {
     ftmem__tape *tape = &walk->tape;
-    ftmem__tape_start(tape, walk->shape.job->task == FTMEM_TASK_CLASSIFY ? 0 : walk->shape.vocab);
-    tape->sum_leaves = pass == FTMEM__PASS_BACKWARD_LATER;
+    ftmem__tape_start(tape, ftmem__task_of_vocab(walk->shape.job->task) ? walk->shape.vocab : -1);
+    tape->sum_leaves = walk_sums(walk, kind, pass);
+    tape->shared_casts = kind && walk->shape.family->shared_blocks && !kind->first;
     if (pass == FTMEM__PASS_EVAL) tape->mode = FTMEM__NO_GRAD;
     tape->later.wanted = !probe && walk->shape.job->accumulation > 1;
     walk_listen(tape, probe);
@@ -316,7 +326,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
     ftmem__tape *tape = &walk->tape;
     int64_t base;
     ftmem__var x, out, handed;
-    walk_start(walk, pass, probe);
+    walk_start(walk, kind, pass, probe);
     if (recomputed && pass == FTMEM__PASS_FORWARD) {
         tape->mode = FTMEM__FORGET;
         tape->graphless = walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT;
@@ -326,7 +336,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
     walk_give(walk, kind->stack, kind->given, pass, &low);
     base = tape->live;
     ftmem__tape_mark(tape);
-    if (pass == FTMEM__PASS_FORWARD && !probe) low.params = &walk->params;
+    if (pass == FTMEM__PASS_FORWARD && !probe && (kind->first || !walk->shape.family->shared_blocks)) low.params = &walk->params;
     handed = walk_handed(kind, &low, recomputed && pass == FTMEM__PASS_FORWARD);
     out = ftmem__low_block(&low, x);
     if (!recomputed || pass != FTMEM__PASS_FORWARD) ftmem__drop(tape, handed);
@@ -389,7 +399,7 @@ static ftmem__figure walk_plain_backward(ftmem__walk *walk, const ftmem__kind *k
     walk_run run;
     ftmem__var x;
     run.low = walk_low(walk, kind->stack, kind, pass);
-    walk_start(walk, pass, NULL);
+    walk_start(walk, kind, pass, NULL);
     x = ftmem__input(&walk->tape, run.low.tokens * run.low.shape->h, run.low.shape->h, kind->in_dtype, kind->in_grad);
     walk_give(walk, kind->stack, kind->given, pass, &run.low);
     run.out = ftmem__low_block(&run.low, x);
@@ -444,6 +454,7 @@ static void walk_recompute_reentrant(ftmem__walk *walk, const ftmem__kind *kind,
     bool sided = (kind->given | kind->made) != 0;
     ftmem__var out, zeros;
     tape->backward = false;
+    tape->leaf_input = true;
     if (sided) walk_reentrant_sides(walk, kind, tape, side);
     zeros = ftmem__low_choice(low); /* the gradient of what it has handed on */
     low->holds_choice = true;
@@ -471,7 +482,7 @@ static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__
     ftmem__var x, handed;
     int64_t base;
     int16_t g, side[FTMEM__SIDES];
-    walk_start(walk, pass, probe);
+    walk_start(walk, kind, pass, probe);
     x = ftmem__input(tape, low.tokens * low.shape->h, low.shape->h, kind->in_dtype, kind->in_grad);
     walk_give(walk, kind->stack, kind->given, pass, &low);
     handed = walk_handed(kind, &low, true);
@@ -505,6 +516,7 @@ static void walk_block(ftmem__walk *walk, ftmem__kind *kind)
         kind->pass[FTMEM__PASS_BACKWARD] =
             kind->recomputed ? walk_checkpointed_backward(walk, kind, FTMEM__PASS_BACKWARD, &run, NULL) : walk_backward_from(walk, kind, run, NULL);
         kind->flops_backward = walk->tape.flops;
+        kind->leaf_bytes = walk->tape.leaf_bytes;
     }
     if (kind->out_grad && job->accumulation > 1)
         kind->pass[FTMEM__PASS_BACKWARD_LATER] =
@@ -524,7 +536,8 @@ static uint8_t walk_sides_there(const ftmem__stack *stack)
 /* Where blocks share sides, the first and the last are kinds of their own. */
 static bool walk_same_place(const ftmem__shape *shape, const ftmem__kind *kind, int64_t layer)
 {
-    return !shape->sided || ((layer == 0) == kind->first && (layer == shape->model->layers - 1) == kind->last);
+    bool first = (shape->sided || shape->family->first_plain) && layer == 0;
+    return first == kind->first && (shape->sided && layer == shape->model->layers - 1) == kind->last;
 }
 
 /* Whether a block that is given this belongs to a kind. */
@@ -547,7 +560,7 @@ static void walk_new_kind(ftmem__walk *walk, int32_t stack, int64_t layer, walk_
     kind->in_grad = in.grad;
     kind->in_dtype = in.dtype;
     kind->recomputed = walk_recomputed(walk, layer);
-    kind->first = shape->sided && layer == 0;
+    kind->first = (shape->sided || shape->family->first_plain) && layer == 0;
     kind->last = shape->sided && layer == shape->model->layers - 1;
     kind->given = walk_sides_there(&walk->stack[stack]);
     walk_block(walk, kind);
@@ -607,7 +620,7 @@ static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_
     ftmem__var x;
     int64_t base;
     int32_t i;
-    walk_start(walk, pass, probe);
+    walk_start(walk, NULL, pass, probe);
     walk_give(walk, stack, walk_source(walk, stack), pass, &low);
     base = tape->live;
     ftmem__tape_mark(tape);
@@ -661,7 +674,7 @@ static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t stack, int32
     ftmem__prologue p;
     ftmem__var x;
     int32_t i;
-    walk_start(walk, pass, NULL);
+    walk_start(walk, NULL, pass, NULL);
     walk_give(walk, stack, walk_source(walk, stack), pass, &low);
     x = ftmem__low_embed(&low, &p);
     for (i = 0; i < p.held_count; i++) ftmem__drop(tape, p.held[i]);
@@ -686,12 +699,13 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
     const ftmem_job *job = walk->shape.job;
     bool held = ftmem__holds_outputs(job) && low->training;
     int64_t base = tape->live;
-    ftmem__var logits = { 0 }, loss;
+    ftmem__var logits = { 0 }, loss, pooled;
     *normed = ftmem__low_final_norm(low, x);
+    pooled = ftmem__low_pool(low, *normed);
     ftmem__drop(tape, x);
     if (ends && low->training) ends->norm_peak = tape->peak - base;
     logits.store = -1;
-    if (walk_has_logits(job)) logits = ftmem__low_logits(low, *normed);
+    if (walk_has_logits(job)) logits = ftmem__low_logits(low, pooled);
     if (ends) {
         ends->pass[low->training ? FTMEM__PASS_FORWARD : FTMEM__PASS_EVAL] = walk_figure(tape, base);
         if (low->training) ends->flops_forward = tape->flops;
@@ -712,6 +726,7 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
     if (low->has_scaled) ftmem__drop(tape, low->scaled);
     if (!held) ftmem__drop(tape, logits);
     if (ends && held) ends->logits_bytes = tape->stores[logits.store].bytes;
+    ftmem__drop(tape, pooled);
     ftmem__drop(tape, *normed);
     return loss;
 }
@@ -730,7 +745,7 @@ static void walk_head_forward(ftmem__walk *walk, int32_t pass, uint8_t in_dtype,
     ftmem__var x, loss, normed;
     int64_t base;
     double flops;
-    walk_start(walk, pass, probe);
+    walk_start(walk, NULL, pass, probe);
     x = ftmem__input(tape, low.tokens * walk->shape.h, walk->shape.h, in_dtype, in_grad && pass != FTMEM__PASS_EVAL);
     base = tape->live;
     ftmem__tape_mark(tape);
@@ -792,7 +807,7 @@ static ftmem__figure walk_head_backward(ftmem__walk *walk, int32_t pass, uint8_t
 {
     ftmem__low low = walk_low(walk, walk->stacks - 1, NULL, pass);
     ftmem__var x, loss, normed;
-    walk_start(walk, pass, NULL);
+    walk_start(walk, NULL, pass, NULL);
     x = ftmem__input(&walk->tape, low.tokens * walk->shape.h, walk->shape.h, in_dtype, in_grad);
     loss = walk_head_run(walk, &low, x, NULL, &normed);
     return walk_loss_backward(walk, &low, loss, normed, probe);
@@ -828,7 +843,7 @@ static ftmem__figure walk_bridge_forward(ftmem__walk *walk, int32_t stack, int32
     walk_run run;
     ftmem__var x;
     run.low = walk_low(walk, stack, NULL, pass);
-    walk_start(walk, pass, probe);
+    walk_start(walk, NULL, pass, probe);
     x = ftmem__input(tape, run.low.tokens * run.low.shape->h, run.low.shape->h, in->dtype, in->grad && pass != FTMEM__PASS_EVAL);
     base = tape->live;
     ftmem__tape_mark(tape);
@@ -914,6 +929,16 @@ static walk_stream walk_embed(ftmem__walk *walk, int32_t stack)
     return stream;
 }
 
+/* A vision tower is there and does not run. */
+static void walk_tower(ftmem__walk *walk)
+{
+    ftmem__low low = walk_low(walk, 0, NULL, FTMEM__PASS_EVAL);
+    walk_start(walk, NULL, FTMEM__PASS_EVAL, NULL);
+    walk->params.segment = ftmem__segment_embed(0);
+    low.params = &walk->params;
+    ftmem__low_tower(&low);
+}
+
 ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error)
 {
     walk_stream stream;
@@ -926,6 +951,7 @@ ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error)
         if (stack == walk->stacks - 1) walk_head(walk, stream.dtype, stream.grad);
         else walk_bridge(walk, stack, &stream);
     }
+    walk_tower(walk);
     if (!walk->exhausted && !walk->params.full) return FTMEM_OK;
     return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "model.family", walk->shape.family->model_type,
                        "One block has more operations than the interpreter's limit.");

@@ -45,6 +45,7 @@ typedef struct ftmem__kind {
     bool trained, adapted, recomputed, in_grad, out_grad, in_kept;
     uint8_t in_dtype, out_dtype;
     int64_t in_bytes, born_bytes, cache_bytes; /* born: kept by autograd, counted as born in this block */
+    int64_t leaf_bytes;                        /* of gradients of parameters that a backward leaves */
     int64_t attribute_bytes;                   /* of those, held by nodes to the end of the whole backward */
     int64_t outputs_bytes;                     /* held by the outputs (keys and values in a cache) */
     double flops_forward, flops_backward;

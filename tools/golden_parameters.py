@@ -7,6 +7,7 @@ network) and counted.  Written below --out (the root of a checkout):
   tests/data/configs/NAME.json     the configs: byte copies of real ones; made__*.json come from MADE below;
                                    those of OTHER_TYPES are out of scope, for tests of refusal
   tests/vectors/parameters.csv     parameter counts, and what peft would train, one row a config in scope
+  tests/vectors/other_parameters.csv  the same totals of encoders and vision-language models, each with the head of its task
   tests/vectors/linear_modules.csv modules that hold parameters, one model for each distinct structure
   data/config_defaults.csv         what a configuration class assumes for a key that config.json omits
 
@@ -61,6 +62,29 @@ OTHER_TYPES = (
     "gpt_oss llama4 nemotron_h qwen3_next bert t5 clip vit llava mllama "
     "qwen3_vl gemma4 phi-msft minicpm"
 ).split()
+
+# Counted with another head than a causal one: the class that builds it, and what the library calls the task ("": its default).
+OTHER_HEADS = {
+    "bert": ("AutoModelForMaskedLM", ""), "roberta": ("AutoModelForMaskedLM", ""), "xlm-roberta": ("AutoModelForMaskedLM", ""),
+    "albert": ("AutoModelForMaskedLM", ""), "distilbert": ("AutoModelForMaskedLM", ""), "modernbert": ("AutoModelForMaskedLM", ""),
+    "vit": ("AutoModelForImageClassification", ""),
+    "llava": ("AutoModelForImageTextToText", ""), "gemma3": ("AutoModelForImageTextToText", ""),
+    "mistral3": ("AutoModelForImageTextToText", ""), "qwen2_5_vl": ("AutoModelForImageTextToText", ""),
+    "qwen3_vl": ("AutoModelForImageTextToText", ""), "qwen3_vl_moe": ("AutoModelForImageTextToText", ""),
+}
+MORE_HEADS = {"AutoModelForSequenceClassification": "classify", "AutoModelForTokenClassification": "token_classify"}
+OTHER_MADE = {
+    "roberta-base": {"model_type": "roberta", "vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1, "pad_token_id": 1},
+    "xlm-roberta-base": {"model_type": "xlm-roberta", "vocab_size": 250002, "max_position_embeddings": 514, "type_vocab_size": 1, "pad_token_id": 1},
+    "distilbert": {"model_type": "distilbert", "pad_token_id": 0},
+    "albert-base-v2": {"model_type": "albert", "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
+    "modernbert-base": {"model_type": "modernbert", "classifier_pooling": "mean", "global_attn_every_n_layers": 3, "local_attention": 128},
+    "vit-large-patch32-384": {"model_type": "vit", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
+                              "intermediate_size": 4096, "image_size": 384, "patch_size": 32, "qkv_bias": False, "num_labels": 1000},
+    "mistral3-mistral": {"model_type": "mistral3", "tie_word_embeddings": False,
+                         "text_config": {"model_type": "mistral", "num_hidden_layers": 3, "num_key_value_heads": 8, "head_dim": 128},
+                         "vision_config": {"model_type": "pixtral", "num_hidden_layers": 2, "image_size": 1540, "patch_size": 14}},
+}
 
 # Configs that no file covers: classes without a real config here, and branches that change the shape.
 # The first of each type is what its class makes of an empty config.
@@ -346,6 +370,51 @@ def default_rows(typ):
     return rows
 
 
+def build_other(typ, cfg, auto):
+    with initialization.no_init_weights(), torch.device("meta"):
+        model = getattr(transformers, auto).from_config(CONFIG_MAPPING[typ](**cfg))
+    model.tie_weights()
+    return model
+
+
+def other_lora(model, task):
+    lora = peft.LoraConfig(r=16, target_modules="all-linear", task_type=task)
+    try:
+        with torch.device("meta"):
+            return count(p for p in peft.get_peft_model(model, lora).parameters() if p.requires_grad)
+    except Exception as err:
+        note(f"  peft refuses {model.config.model_type}: {err}")
+        return ""
+
+
+def other_rows(dirs, folder, version):
+    """Totals of encoders and vision-language models, with each of their heads."""
+    rows = []
+    found = [(path.stem, path) for path in sorted((p for d in dirs for p in d.glob("*.json")), key=lambda p: p.name)]
+    for name, cfg in OTHER_MADE.items():
+        (folder / f"made__{name}.json").write_text(json.dumps(cfg, indent=2) + "\n")
+        found.append((f"made__{name}", folder / f"made__{name}.json"))
+    for name, path in found:
+        cfg = {k: v for k, v in json.loads(path.read_text()).items() if k not in ("quantization_config", "auto_map")}
+        typ = cfg.pop("model_type", None)
+        if typ not in OTHER_HEADS or (typ == "gemma3" and "vision_config" not in cfg):
+            continue
+        if path.parent != folder:
+            shutil.copyfile(path, folder / path.name)
+        auto, task = OTHER_HEADS[typ]
+        heads = [(auto, task)] + (list(MORE_HEADS.items()) if auto == "AutoModelForMaskedLM" else [])
+        for auto, task in heads:
+            try:
+                params = count(build_other(typ, cfg, auto).parameters())
+            except Exception as err:
+                note(f"  skipped {name} ({typ}): {type(err).__name__}: {err}")
+                continue
+            peft_task = {"classify": "SEQ_CLS"}.get(task, "CAUSAL_LM" if "ImageText" in auto else None)
+            lora = other_lora(build_other(typ, cfg, auto), peft_task) if task != "token_classify" else ""
+            rows.append((name, typ, task, params, lora, *version.values()))
+    return rows
+
+
 def write_csv(path, header, rows):
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", newline="") as file:
@@ -406,6 +475,9 @@ def main():
     write_csv(args.out / "tests/vectors/parameters.csv",
               ("config", "model_type", "params", "embedding_params", "head_params", "block_params",
                "lora_r16_all_linear_trainable", "tied", *version), parameters)
+    write_csv(args.out / "tests/vectors/other_parameters.csv",
+              ("config", "model_type", "task", "params", "lora_r16_all_linear_trainable", *version),
+              other_rows(args.configs, args.out / "tests/data/configs", version))
     write_csv(args.out / "tests/vectors/linear_modules.csv",
               ("config", "model_type", "layer_kinds", "module", "class", "in_features", "out_features", "bias"),
               modules)

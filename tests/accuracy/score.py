@@ -133,7 +133,13 @@ def override(config, changes):
     config = {k: v for k, v in config.items() if k not in ("quantization_config", "auto_map")}
     if config.get("model_type") == "gemma3" and "text_config" not in config:
         config["model_type"] = "gemma3_text"
-    config.update(changes)
+    for key, value in changes.items():           # "text_config.num_hidden_layers": inside
+        *inside, last = key.split(".")
+        target = config
+        for part in inside:
+            target[part] = dict(target[part])
+            target = target[part]
+        target[last] = value
     if "num_hidden_layers" in changes:
         n = changes["num_hidden_layers"]
         config.update({k: n for k in ("n_layer", "n_layers", "num_layers", "num_decoder_layers") if k in config})
@@ -235,14 +241,15 @@ ORACLE_OPTIMIZERS = {"adamw_foreach": "adamw", "adamw_fused": "adamw_fused", "ad
                      "paged_adamw8bit": "paged_adamw_8bit", "sgd": "sgd", "adafactor": "adafactor"}
 
 
-TASKS = {"causal": "causal_lm", "seq2seq": "causal_lm", "speech": "causal_lm", "classify": "classify"}
+TASKS = {"causal": "causal_lm", "seq2seq": "causal_lm", "speech": "causal_lm", "classify": "classify", "masked": "masked_lm", "tokens": "token_classify",
+         "image": "image_classify", "vlm": "causal_lm"}
 
 
 def join_loss(job):
     """A model that computes its loss in its own forward: the row has no phase of that name."""
     for step in ("", "2"):
         if job.oracle and job.phases.get("loss" + step) == 0:
-            job.got.phases["forward" + step] = max(job.got.phases["forward" + step], job.got.phases["loss" + step])
+            job.got.phases["forward" + step] = max(job.got.phases["forward" + step], job.got.phases.get("loss" + step, 0))
 
 
 def config_depth(config):
@@ -266,6 +273,8 @@ def read_oracle(job, configs, options):
     if f["task"] is None:
         predict(model, {"method": "full"})        # a model that is not modelled is refused by the library, with its name
         raise NotScored("task", f"'{r['task']}' is not modelled")
+    if r["task"] == "image":
+        del f["sequence"]                         # the image has tokens of its own
     if int(r.get("enc_seq") or 0):
         f["encoder_sequence"] = int(r["enc_seq"])
     if r["loss"] == "chunked":
@@ -761,7 +770,7 @@ def oracle_figures(jobs):
     whole = [j for j in jobs if not j.sublayers]
     sizes = {"kept_layer": lambda j: (j.got.kept_layer_bytes, "kept_layer"), "kept_bytes": lambda j: (j.got.kept_bytes, "kept_bytes"),
              "resident": lambda j: (j.got.resident_bytes, "resident")}
-    out["sizes"] = {k: summary([relative(f(j)[0], int(j.row[f(j)[1]])) for j in (whole if k == "kept_layer" else jobs)]) for k, f in sizes.items()}
+    out["sizes"] = {k: summary([relative(f(j)[0], int(j.row[f(j)[1]])) for j in (whole if k == "kept_layer" else jobs) if j.row[f(j)[1]]]) for k, f in sizes.items()}
     for p in PHASES:
         errors = [relative(j.got.phases.get(p, 0), j.phases[p]) for j in jobs if j.phases.get(p)]
         if errors:
@@ -888,7 +897,7 @@ def phase_lines(jobs, out):
         words = [f"{t}={mark(j.got.tiers[t][1], b)}" for t, b in j.tiers.items()]
         if j.oracle:
             r, a = j.row, int(j.row["accum"])
-            words += [f"{k}={mark(v, int(float(r[c])))}" for k, v, c in (
+            words += [f"{k}={mark(v, int(float(r[c] or 0)))}" for k, v, c in (
                 ("params", j.got.parameters, "params"), ("trainable", j.got.trainable, "trainable"), ("fwd_flops", j.got.flops_forward * a, "flops_fwd"),
                 ("bwd_flops", j.got.flops_backward * a, "flops_bwd"), ("resident", j.got.resident_bytes, "resident"),
                 ("kept_layer", j.got.kept_layer_bytes, "kept_layer"), ("kept", j.got.kept_bytes, "kept_bytes"))]

@@ -28,7 +28,7 @@ def lines(jobs, errors):
 
 def test_the_sample_is_whole(golden):
     jobs, result = golden
-    assert sum(j.oracle for j in jobs) == 133 and sum(not j.oracle for j in jobs) == 54
+    assert sum(j.oracle for j in jobs) == 177 and sum(not j.oracle for j in jobs) == 54
     assert not [f"{j.file}:{j.id} {j.reason}" for j in jobs if j.reason]
 
 
@@ -90,13 +90,13 @@ def write(path, fields, rows):
 def test_a_family_out_of_scope_is_named(tmp_path):
     fields, rows = golden_rows("oracle.csv")
     (tmp_path / "oracle_configs").mkdir()
-    encoder = {"model_type": "bert", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "vocab_size": 30522}
+    encoder = {"model_type": "electra", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "vocab_size": 30522}
     (tmp_path / "oracle_configs" / "owner__encoder.json").write_text(json.dumps(encoder))
     changed = ({"config": "owner__encoder.json"}, {"config": "owner__none.json"}, {"loss": "other"})
     write(tmp_path / "oracle.csv", fields, [{**rows[0], **c} for c in changed])
     jobs, result = run([tmp_path / "oracle.csv"])
     assert result["groups"][0]["not_scored"] == 3
-    assert "bert" in str(jobs[0].reason) and jobs[1].reason.name == "config" and jobs[2].reason.name == "loss"
+    assert "electra" in str(jobs[0].reason) and jobs[1].reason.name == "config" and jobs[2].reason.name == "loss"
 
 
 def test_json_and_text(golden, capsys):

@@ -378,6 +378,7 @@ static const struct {
     { "switch", 0, 3 },
     { "dtype", 0, FTMEM_DTYPE_END },
     { "family", 0, FTMEM_FAMILY_END },
+    { "tower", 0, FTMEM_TOWER_END },
     { "activation", 0, FTMEM_ACT_END },
     { "adapter", 0, FTMEM_ADAPTER_END },
     { "optimizer", 0, FTMEM_OPTIMIZER_END },

@@ -101,6 +101,12 @@ static void test_class_defaults(void **state)
         { "stablelm", "00001000000", FTMEM_STABLELM, FTMEM_SILU, 2560, 6912, 32, 32, 32, 80, 20, 0, 0 },
         { "cohere", "10000010010", FTMEM_COHERE, FTMEM_SILU, 8192, 22528, 40, 64, 64, 128, 128, 0, 0 },
         { "cohere2", "10000010010", FTMEM_COHERE2, FTMEM_SILU, 8192, 22528, 40, 64, 64, 128, 128, 0, 4096 },
+        { "bert", "11111000100", FTMEM_BERT, FTMEM_GELU, 768, 3072, 12, 12, 12, 64, 0, 0, 0 },
+        { "roberta", "11111000100", FTMEM_ROBERTA, FTMEM_GELU, 768, 3072, 12, 12, 12, 64, 0, 512, 0 },
+        { "albert", "11111000100", FTMEM_ALBERT, FTMEM_GELU_NEW, 4096, 16384, 12, 64, 64, 64, 0, 0, 0 },
+        { "distilbert", "11111000100", FTMEM_DISTILBERT, FTMEM_GELU, 768, 3072, 6, 12, 12, 64, 0, 0, 0 },
+        { "modernbert", "10000000100", FTMEM_MODERNBERT, FTMEM_GELU, 768, 1152, 22, 12, 12, 64, 64, 0, 64 },
+        { "vit", "01111000100", FTMEM_VIT, FTMEM_GELU, 768, 3072, 12, 12, 12, 64, 0, 0, 0 },
         { "mixtral", "00000000000", FTMEM_MIXTRAL, FTMEM_SILU, 4096, 14336, 32, 32, 8, 128, 128, 0, 0 },
         { "qwen3_moe", "00000100000", FTMEM_QWEN3_MOE, FTMEM_SILU, 2048, 6144, 24, 32, 4, 64, 64, 0, 0 },
         { "deepseek_v2 num_experts_per_tok=6", "00000000000", FTMEM_DEEPSEEK_V2, FTMEM_SILU, 4096, 11008, 32, 32, 32, 192, 64, 0, 0 },
@@ -121,7 +127,7 @@ static void test_class_defaults(void **state)
         { "minicpm", "10000000010", FTMEM_MINICPM, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
     };
     (void)state;
-    assert_int_equal(sizeof rows / sizeof rows[0], FTMEM_FAMILY_END - 1 - 3); /* encoder-decoders: tests/accuracy */
+    assert_int_equal(sizeof rows / sizeof rows[0], FTMEM_FAMILY_END - 1 - 3 - 5); /* encoder-decoders: tests/accuracy; towers are no models of their own */
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         char text[96];
         snprintf(text, sizeof text, "model_type=%s", rows[i].type);
@@ -304,10 +310,18 @@ static void test_unsupported(void **state)
     static const bad_config rows[] = {
         { "model_type=dots1", "model_type", "dots1", "mixture of experts", FTMEM_E_UNSUPPORTED },
         { "model_type=some_new_moe", "model_type", "some_new_moe", "mixture of experts", FTMEM_E_UNSUPPORTED },
-        { "model_type=bert", "model_type", "bert", "an encoder", FTMEM_E_UNSUPPORTED },
+        { "model_type=electra", "model_type", "electra", "an encoder", FTMEM_E_UNSUPPORTED },
         { "model_type=never_heard_of", "model_type", "never_heard_of", "not known", FTMEM_E_UNSUPPORTED },
         { "model_type=llama num_local_experts=8", "num_local_experts", "8", "mixtures of experts", FTMEM_E_UNSUPPORTED },
-        { "model_type=gemma3 text_config.hidden_size=2304 vision_config.model_type=siglip", "vision_config", "", "text_config", FTMEM_E_UNSUPPORTED },
+        { "model_type=llama vision_config.model_type=siglip", "vision_config", "", "text_config", FTMEM_E_UNSUPPORTED },
+        { "model_type=llava vision_config.model_type=dinov2", "vision_config.model_type", "dinov2", "tower", FTMEM_E_UNSUPPORTED },
+        { "model_type=gemma3 vision_config.hidden_size=8", "vision_config.vision_use_head", "true", "pooling head", FTMEM_E_UNSUPPORTED },
+        { "model_type=mistral3 multimodal_projector_bias=true vision_config.hidden_size=64", "multimodal_projector_bias", "true", "class default",
+          FTMEM_E_UNSUPPORTED },
+        { "model_type=pixtral", "model_type", "pixtral", "vision tower", FTMEM_E_UNSUPPORTED },
+        { "model_type=bert is_decoder=true", "is_decoder", "true", "decoders", FTMEM_E_UNSUPPORTED },
+        { "model_type=albert num_hidden_groups=2", "num_hidden_groups", "2", "groups", FTMEM_E_UNSUPPORTED },
+        { "model_type=modernbert mlp_dropout=0.1", "mlp_dropout", "0.1", "dropout", FTMEM_E_UNSUPPORTED },
         { "model_type=llama quantization_config.quant_method=gptq", "quantization_config", "gptq", "gptq", FTMEM_E_UNSUPPORTED },
         { "model_type=llama quantization_config.bits=4", "quantization_config", "", "no quant_method", FTMEM_E_UNSUPPORTED },
         { "model_type=llama hidden_act=relu2", "hidden_act", "relu2", "silu", FTMEM_E_UNSUPPORTED },

@@ -129,11 +129,12 @@ static void mark_others(int32_t object, char *used)
     mark(used, 0, sizeof(uint32_t));
     if (object == FTMEM_OBJECT_MODEL) mark(used, offsetof(ftmem_model, reserved), sizeof(int32_t));
     if (object == FTMEM_OBJECT_MODEL) mark(used, offsetof(ftmem_model, layer_kind), FTMEM_MAX_LAYERS);
-    if (object == FTMEM_OBJECT_ADAPTER) mark(used, offsetof(ftmem_adapter, reserved), sizeof(int32_t));
+    if (object == FTMEM_OBJECT_ADAPTER) mark(used, offsetof(ftmem_adapter, reserved), 2 * sizeof(int32_t));
     if (object == FTMEM_OBJECT_GPU) mark(used, offsetof(ftmem_gpu, reserved), 8 * sizeof(int64_t));
     if (object == FTMEM_OBJECT_JOB) mark(used, offsetof(ftmem_job, model), 2 * sizeof(void *));
     if (object == FTMEM_OBJECT_JOB) mark(used, offsetof(ftmem_job, gpu), sizeof(ftmem_gpu));
     if (object == FTMEM_OBJECT_JOB) mark(used, offsetof(ftmem_job, reserved), 2 * sizeof(int32_t));
+    if (object == FTMEM_OBJECT_JOB) mark(used, offsetof(ftmem_job, reserved2), sizeof(int32_t));
 }
 
 static void the_table_covers_every_byte_of_the_inputs_once(void **state)
@@ -141,7 +142,7 @@ static void the_table_covers_every_byte_of_the_inputs_once(void **state)
     (void)state;
     static const size_t sizes[] = { sizeof(ftmem_model), sizeof(ftmem_adapter), sizeof(ftmem_gpu), sizeof(ftmem_job) };
     for (int32_t object = 0; object < FTMEM_OBJECT_END; ++object) {
-        char used[1024] = { 0 };
+        char used[2048] = { 0 };
         mark_others(object, used);
         FOR_EACH_FIELD(field) if (field->object == object) mark(used, (size_t)field->offset, (size_t)field->size);
         for (size_t i = 0; i < sizes[object]; ++i)
@@ -235,9 +236,9 @@ static void messages_say_field_value_and_range(void **state)
     ftmem__fields_validate(FTMEM_OBJECT_JOB, &job, &error);
     assert_string_equal(error.message, "job.margin is 1.5; it must be between 0.01 and 0.9");
     job.margin = 0;
-    job.freeze = 32;
+    job.freeze = 64;
     ftmem__fields_validate(FTMEM_OBJECT_JOB, &job, &error);
-    assert_string_equal(error.message, "job.freeze is 32; it must be a set of embed+head+first_layers+last_layers+all_but");
+    assert_string_equal(error.message, "job.freeze is 64; it must be a set of embed+head+first_layers+last_layers+all_but+tower");
 }
 
 static void unterminated_texts_are_refused(void **state)

@@ -19,6 +19,8 @@ REFUSED = {
     "made__opt-no-bias": "layer_norm_elementwise_affine",
     "made__smollm3-biases": "use_sliding_window",
 }
+# Configs of these are read inside those of vision-language models.
+TOWERS = {"clip_vision_model", "siglip_vision_model", "pixtral", "qwen2_5_vl_vision", "qwen3_vl_vision"}
 # Not in transformers: counted by hand in test_remote_code.py.
 REMOTE = {"qwen", "baichuan", "chatglm", "internlm2", "orion", "minicpm", "deepseek"}
 # The first block is not like the others: its parameters times the depth are not those of all blocks.
@@ -51,7 +53,8 @@ def test_the_vectors_are_there() -> None:
     names = [r["config"] for r in rows()]
     assert len(names) == len(set(names)) > 100
     assert set(REFUSED) < set(names)
-    assert {r["model_type"] for r in rows()} >= set(next(f.values for f in ftmem.fields() if f.path == "model.family")[1:]) - {"gemma3"} - REMOTE
+    others = {r["model_type"].replace("-", "_") for r in other_rows()} | {"deberta_v2"} | TOWERS
+    assert {r["model_type"] for r in rows()} | others >= set(next(f.values for f in ftmem.fields() if f.path == "model.family")[1:]) - {"gemma3"} - REMOTE
 
 
 @pytest.mark.parametrize("row", modelled())
@@ -91,3 +94,34 @@ def test_quantised_counts_are_the_same(row: dict[str, str]) -> None:
 def test_refused_by_name(name: str) -> None:
     with pytest.raises(ftmem.Unsupported, match=REFUSED[name]):
         ftmem.prepare(config_of(name))
+
+
+def other_rows() -> list[dict[str, str]]:
+    path = TESTS / "vectors" / "other_parameters.csv"
+    return list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
+
+
+def other_config(name: str) -> dict[str, Any]:
+    config = json.loads((TESTS / "data" / "configs" / f"{name}.json").read_text())
+    config.pop("quantization_config", None)
+    return dict(config)
+
+
+# The text model is of a family that is not modelled yet.
+OTHER_REFUSED = {"mistralai__Devstral-Small-2-24B-Instruct-2512": "ministral3"}
+
+
+@pytest.mark.parametrize("row", [pytest.param(r, id=f"{r['config']}-{r['task']}") for r in other_rows() if r["config"] not in OTHER_REFUSED])
+def test_encoders_and_vision(row: dict[str, str]) -> None:
+    """Totals with the head of each task, and what PEFT's all-linear would train: of the whole model, the tower too."""
+    config, task = other_config(row["config"]), row["task"] or "auto"
+    assert ftmem.prepare(config, task=task).predict().parameters == int(row["params"])
+    if row["lora_r16_all_linear_trainable"]:
+        prediction = ftmem.prepare(config, task=task, method="lora", rank=16, target_modules="all-linear").predict()
+        assert (prediction.parameters, prediction.trainable) == (int(row["params"]), int(row["lora_r16_all_linear_trainable"]))
+
+
+@pytest.mark.parametrize("name", OTHER_REFUSED)
+def test_other_refused_by_name(name: str) -> None:
+    with pytest.raises(ftmem.Unsupported, match=OTHER_REFUSED[name]):
+        ftmem.prepare(other_config(name))
