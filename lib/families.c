@@ -347,6 +347,7 @@ void ftmem__model_encoder(const ftmem_model *model, ftmem_model *encoder)
     encoder->ffn = model->encoder_ffn;
     encoder->heads = encoder->kv_heads = model->encoder_heads;
     encoder->head_dim = model->encoder_heads == model->heads ? model->head_dim : model->encoder_hidden / model->encoder_heads;
+    encoder->value_dim = encoder->head_dim;
     encoder->position_rows = model->encoder_positions;
     memset(encoder->layer_kind, 0, sizeof encoder->layer_kind);
 }

@@ -125,9 +125,12 @@ static void test_class_defaults(void **state)
         { "internlm2", "01100000000", FTMEM_INTERNLM2, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
         { "orion", "00001000000", FTMEM_ORION, FTMEM_SILU, 5120, 15360, 40, 40, 40, 128, 128, 0, 0 },
         { "minicpm", "10000000010", FTMEM_MINICPM, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
+        { "t5", "10000000010", FTMEM_T5, FTMEM_RELU, 512, 2048, 6, 8, 8, 64, 0, 0, 0 },
+        { "bart", "11111000000", FTMEM_BART, FTMEM_GELU, 1024, 4096, 12, 16, 16, 64, 0, 1026, 0 },
+        { "whisper", "11111000000", FTMEM_WHISPER, FTMEM_GELU, 384, 1536, 4, 6, 6, 64, 0, 448, 0 },
     };
     (void)state;
-    assert_int_equal(sizeof rows / sizeof rows[0], FTMEM_FAMILY_END - 1 - 3 - 5); /* encoder-decoders: tests/accuracy; towers are no models of their own */
+    assert_int_equal(sizeof rows / sizeof rows[0], FTMEM_FAMILY_END - 1 - 5); /* towers are no models of their own */
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         char text[96];
         snprintf(text, sizeof text, "model_type=%s", rows[i].type);
@@ -148,6 +151,21 @@ static void test_class_defaults(void **state)
         text[strlen(text) - strlen(strchr(rows[i].type, ' ') ? strchr(rows[i].type, ' ') : "")] = '\0';
         assert_string_equal(m.name, text + strlen("model_type="));
     }
+}
+
+/* configuration_t5.py, configuration_bart.py, configuration_whisper.py: what stands before the decoder. */
+static void test_encoders(void **state)
+{
+    (void)state;
+    ftmem_model m = built("model_type=t5 feed_forward_proj=gated-gelu num_layers=4 num_decoder_layers=2 tie_word_embeddings=false dropout_rate=0.2");
+    assert_true(m.gated == FTMEM_ON && m.activation == FTMEM_GELU_NEW && m.tied == FTMEM_ON && m.scaled == FTMEM_OFF);
+    assert_true(m.encoder_layers == 4 && m.layers == 2 && m.relative_buckets == 32 && m.mlp_dropout == 0.2 && m.embed_dropout == 0.2);
+    m = built("model_type=t5 num_hidden_layers=3 num_decoder_layers=null feed_forward_proj=gated-silu");
+    assert_true(m.encoder_layers == 3 && m.layers == 3 && m.activation == FTMEM_SILU);
+    m = built("model_type=bart encoder_layers=3 encoder_ffn_dim=64 encoder_attention_heads=8 decoder_layers=1 activation_dropout=0.1");
+    assert_true(m.encoder_layers == 3 && m.layers == 1 && m.encoder_ffn == 64 && m.encoder_heads == 8 && m.heads == 16 && m.mlp_dropout == 0.1);
+    m = built("model_type=whisper num_mel_bins=128 max_source_positions=1500");
+    assert_true(m.encoder_channels == 128 && m.encoder_positions == 1500 && m.max_positions == 448);
 }
 
 static void test_dropouts(void **state)
@@ -331,6 +349,9 @@ static void test_unsupported(void **state)
         { "model_type=opt word_embed_proj_dim=512", "word_embed_proj_dim", "512", "hidden_size", FTMEM_E_UNSUPPORTED },
         { "model_type=opt do_layer_norm_before=false", "do_layer_norm_before", "false", "OPT-350M", FTMEM_E_UNSUPPORTED },
         { "model_type=opt layerdrop=0.1", "layerdrop", "0.1", "at random", FTMEM_E_UNSUPPORTED },
+        { "model_type=bart encoder_layerdrop=0.1", "encoder_layerdrop", "0.1", "at random", FTMEM_E_UNSUPPORTED },
+        { "model_type=t5 feed_forward_proj=gated-tanh", "feed_forward_proj", "tanh", "gelu_new", FTMEM_E_UNSUPPORTED },
+        { "model_type=mt5", "model_type", "mt5", "an encoder-decoder", FTMEM_E_UNSUPPORTED },
         { "model_type=olmo clip_qkv=8.0", "clip_qkv", "8", "clipped", FTMEM_E_UNSUPPORTED },
         { "model_type=mpt attn_config.clip_qkv=6", "attn_config.clip_qkv", "6", "clipped", FTMEM_E_UNSUPPORTED },
         { "model_type=bloom apply_residual_connection_post_layernorm=true", "apply_residual_connection_post_layernorm", "true", "residual",
@@ -412,9 +433,9 @@ static void test_bad_arguments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_class_defaults), cmocka_unit_test(test_dropouts),    cmocka_unit_test(test_biases),        cmocka_unit_test(test_falcon),
-        cmocka_unit_test(test_rotation),       cmocka_unit_test(test_layer_kinds), cmocka_unit_test(test_nested_gemma3), cmocka_unit_test(test_other_names),
-        cmocka_unit_test(test_unsupported),    cmocka_unit_test(test_bad_values),  cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_class_defaults), cmocka_unit_test(test_encoders),    cmocka_unit_test(test_dropouts),    cmocka_unit_test(test_biases),
+        cmocka_unit_test(test_falcon),         cmocka_unit_test(test_rotation),    cmocka_unit_test(test_layer_kinds), cmocka_unit_test(test_nested_gemma3),
+        cmocka_unit_test(test_other_names),    cmocka_unit_test(test_unsupported), cmocka_unit_test(test_bad_values),  cmocka_unit_test(test_bad_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,6 +56,31 @@ static void assert_loads(fixture *f)
     if (load(f) != FTMEM_OK) fail_msg("%s: %s", ftmem_status_name(f->error.status), f->error.message);
 }
 
+/* A model of two stacks: what it fixes, what stands for one thing only, what a decoder alone has no place for. */
+static void test_encoder(void **state)
+{
+    fixture f;
+    (void)state;
+    begin(&f)->job.encoder_sequence = 512;
+    assert_fails(&f, FTMEM_E_CONFLICT, "job.encoder_sequence");
+    begin(&f)->model.family = FTMEM_T5;
+    f.model.kv_heads = 0;
+    f.job.sequence = 128;
+    assert_loads(&f);
+    assert_true(f.c.job.encoder_sequence == 128 && f.c.encoder.layers == 22 && f.c.encoder.hidden == 2048 && f.c.model.relative_buckets == 32);
+    f.job.freeze = FTMEM_PART_FIRST_LAYERS;
+    f.job.freeze_first_layers = 2;
+    assert_fails(&f, FTMEM_E_UNSUPPORTED, "job.freeze");
+    begin(&f)->model.family = FTMEM_WHISPER;
+    f.model.kv_heads = 0;
+    f.model.position_rows = 448;
+    f.model.encoder_positions = 1500;
+    assert_loads(&f);
+    assert_true(f.c.job.encoder_sequence == 1500 && f.c.encoder.position_rows == 1500 && f.c.encoder.encoder_channels == 80);
+    f.job.encoder_sequence = 1000;
+    assert_fails(&f, FTMEM_E_CONFLICT, "job.encoder_sequence");
+}
+
 static const ftmem_note *find_note(const ftmem__case *c, const char *field)
 {
     for (int32_t i = 0; i < c->note_count; ++i)
@@ -575,6 +600,7 @@ static void what_is_no_note_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_encoder),
         cmocka_unit_test(a_model_is_required),
         cmocka_unit_test(every_struct_must_be_initialised),
         cmocka_unit_test(every_object_is_checked_against_its_ranges),
