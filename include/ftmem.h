@@ -390,7 +390,7 @@ typedef struct ftmem_adapter {
     int32_t quant;           /* QLORA: FTMEM_NF4 or FTMEM_FP4 (same bytes); 0: NF4 */
     int32_t double_quant;    /* switch, QLORA; AUTO: on (the QLoRA recipe; bitsandbytes' own default is off) */
     int32_t kbit_fp32;       /* switch: prepare_model_for_kbit_training turns what is not quantised into fp32; AUTO: on for QLORA and LORA8 */
-    int32_t use_dora;        /* switch; AUTO: off. ON is refused as UNSUPPORTED in this version */
+    int32_t use_dora;        /* switch: DoRA, as PEFT has it; AUTO: off */
     int32_t layers_first;    /* adapt only the first n blocks; 0: all */
     int32_t layers_last;     /* adapt only the last n blocks; 0: all */
     int32_t ends_bf16;       /* switch: after kbit_fp32 embedding and head go back to bf16 (TRL's peft_module_casting_to_bf16); AUTO: off */

@@ -352,6 +352,8 @@ static void experts_one(ftmem__low *low, ftmem__var x, ftmem__var weights, int64
     in[0] = *sum;
     in[1] = y;
     experts_replace(tape, sum, ftmem__apply(tape, FTMEM__OP_ADD_IN_PLACE, in, 2, x.n, x.cols, x.dtype));
+    ftmem__save_var(tape, *sum, y); /* index_add_ keeps what it adds, and where */
+    ftmem__save_var(tape, *sum, index);
     ftmem__drop(tape, y);
     ftmem__drop(tape, share);
     ftmem__drop(tape, current);

@@ -128,57 +128,58 @@ typedef struct ftmem__family {
     uint8_t small_buffers; /* of up to 512 bytes besides a rotation's two: a scale, further frequencies */
     /* class defaults of the model's switches: FTMEM_ON or FTMEM_OFF */
     uint8_t tied, qkv_bias, o_bias, mlp_bias, norm_bias, qk_norm, parallel, two_norms, head_bias, router_norm;
-    bool router_fp32;          /* the router's weight stays in fp32, and its input is widened */
-    bool embed_scale;          /* the embedding is multiplied (Gemma; Granite where `scaled`) */
-    bool logit_scale;          /* the logits are, where `scaled` */
-    bool norm_each;            /* queries are normalised before keys are projected (modeling_qwen3.py, modeling_olmo2.py) */
-    bool views_last;           /* heads are separated after all three projections (modeling_olmo.py, modeling_stablelm.py) */
-    bool tables_by_kind;       /* sliding and full blocks rotate differently (modeling_gemma3.py, modeling_olmo3.py) */
-    bool scale_outside;        /* the multiplication stands in the model's forward, not in the embedding's (modeling_granite.py) */
-    bool embed_norm;           /* and normalised (BLOOM) */
-    bool softmax_own_dtype;    /* eager attention does not go to fp32 for its softmax */
-    bool dropout_inside;       /* of a branch: in the attention's and the MLP's own forward */
-    bool scaled_query;         /* q_proj(x) * scaling before attention, which scales by 1 (modeling_opt.py OPTAttention) */
-    bool wide_scores;          /* eager attention multiplies fp32 copies of queries and keys (modeling_gptj.py) */
-    bool positions_by_row;     /* each row looks its positions up, which are summed from the mask (modeling_opt.py) */
-    bool bias_apart;           /* a linear's bias is added by an operation of its own (modeling_falcon.py FalconLinear) */
-    bool always_mask;          /* create_causal_mask is told not to skip it (modeling_falcon.py) */
-    bool returns_weights;      /* a block returns (stream, attention weights): the caller's tuple holds them */
-    bool index_halves;         /* the indexer rotates halves, not pairs (modeling_deepseek_v32.py) */
-    bool hands_index;          /* a block returns the keys that its indexer has chosen, for the next ones (modeling_glm_moe_dsa.py) */
-    bool sliding_kv_twice;     /* window blocks have twice as many key and value heads (modeling_mimo_v2_flash.py) */
-    bool scaled_values;        /* v_proj(x) * a constant (modeling_mimo_v2_flash.py) */
-    bool experts_apart;        /* experts are linears of their own, in code outside transformers (modeling_deepseek.py) */
-    bool no_flash;             /* the class refuses flash-attention */
-    bool mask_buffer;          /* a boolean buffer of positions x positions (modeling_gpt_bigcode.py GPTBigCodeModel) */
-    bool bidirectional;        /* no causal mask; none at all unless rows are padded */
-    bool no_final_norm;        /* the last block's output is the base model's */
-    bool softmax_uncast;       /* its result goes into the matmul as it is */
-    bool norm_inside;          /* attention's own forward adds the residual and normalises (modeling_albert.py AlbertAttention) */
-    bool shared_blocks;        /* all blocks are one module */
-    bool head_unquantized;     /* the head's name is one that transformers does not quantise (lm_head) */
-    bool first_plain;          /* the first block has a norm less */
-    bool head_apart;           /* the head's dense and norm are modules beside the classifier, which alone PEFT saves */
-    bool head_unbiased;        /* the head's dense has no bias */
-    bool returns_cache;        /* with use_cache: even checkpointed blocks return keys and values, views of the fused projection (modeling_gpt_bigcode.py) */
-    bool loss_own_dtype_v4;    /* transformers before 4.50: cross-entropy in the logits' dtype (modeling_gpt2.py GPT2LMHeadModel) */
-    bool loss_in_model;        /* transformers 4.46 and 4.47: the model's forward still widens and shifts the logits itself (modeling_mistral.py) */
-    bool never_quantized;      /* linears of a class of its own, which bitsandbytes leaves alone (Falcon) */
-    bool scale_before_head;    /* the head's input is scaled, where `scaled`, not the logits (MiniCPM) */
-    bool normed_head;          /* training multiplies by normalize(head.weight) (Baichuan 2 NormHead) */
-    bool remote_code;          /* not in transformers: the model's repository brings the code */
-    bool embed_named;          /* the embedding keeps its name beside its dropout (modeling_t5.py T5Stack) */
-    bool positional_masks;     /* blocks take their masks as positional arguments, which a reentrant checkpoint lets go (modeling_t5.py) */
-    bool embed_norm_last;      /* after the positions were added (modeling_bart.py) */
-    bool logits_buffer;        /* a buffer is added to the logits (modeling_bart.py final_logits_bias) */
-    bool dense_heads;          /* queries, keys and values are copied to heads first (modeling_whisper.py) */
-    bool fed_features;         /* the embedding is two convolutions over features of a fixed length (modeling_whisper.py WhisperEncoder) */
-    bool k_unbiased;           /* keys have no bias (modeling_whisper.py) */
-    bool end_dropout;          /* after the final norm (modeling_t5.py T5Stack) */
-    bool keeps_cache;          /* keys and values go through a cache in training too: model.config.use_cache does not reach the
+    bool router_fp32;             /* the router's weight stays in fp32, and its input is widened */
+    bool embed_scale;             /* the embedding is multiplied (Gemma; Granite where `scaled`) */
+    bool logit_scale;             /* the logits are, where `scaled` */
+    bool norm_each;               /* queries are normalised before keys are projected (modeling_qwen3.py, modeling_olmo2.py) */
+    bool views_last;              /* heads are separated after all three projections (modeling_olmo.py, modeling_stablelm.py) */
+    bool tables_by_kind;          /* sliding and full blocks rotate differently (modeling_gemma3.py, modeling_olmo3.py) */
+    bool scale_outside;           /* the multiplication stands in the model's forward, not in the embedding's (modeling_granite.py) */
+    bool embed_norm;              /* and normalised (BLOOM) */
+    bool softmax_own_dtype;       /* eager attention does not go to fp32 for its softmax */
+    bool dropout_inside;          /* of a branch: in the attention's and the MLP's own forward */
+    bool scaled_query;            /* q_proj(x) * scaling before attention, which scales by 1 (modeling_opt.py OPTAttention) */
+    bool wide_scores;             /* eager attention multiplies fp32 copies of queries and keys (modeling_gptj.py) */
+    bool positions_by_row;        /* each row looks its positions up, which are summed from the mask (modeling_opt.py) */
+    bool bias_apart;              /* a linear's bias is added by an operation of its own (modeling_falcon.py FalconLinear) */
+    bool always_mask;             /* create_causal_mask is told not to skip it (modeling_falcon.py) */
+    bool returns_weights;         /* a block returns (stream, attention weights): the caller's tuple holds them */
+    bool index_halves;            /* the indexer rotates halves, not pairs (modeling_deepseek_v32.py) */
+    bool hands_index;             /* a block returns the keys that its indexer has chosen, for the next ones (modeling_glm_moe_dsa.py) */
+    bool sliding_kv_twice;        /* window blocks have twice as many key and value heads (modeling_mimo_v2_flash.py) */
+    bool scaled_values;           /* v_proj(x) * a constant (modeling_mimo_v2_flash.py) */
+    bool experts_apart;           /* experts are linears of their own, in code outside transformers (modeling_deepseek.py) */
+    bool no_flash;                /* the class refuses flash-attention */
+    bool mask_buffer;             /* a boolean buffer of positions x positions (modeling_gpt_bigcode.py GPTBigCodeModel) */
+    bool bidirectional;           /* no causal mask; none at all unless rows are padded */
+    bool no_final_norm;           /* the last block's output is the base model's */
+    bool softmax_uncast;          /* its result goes into the matmul as it is */
+    bool norm_inside;             /* attention's own forward adds the residual and normalises (modeling_albert.py AlbertAttention) */
+    bool shared_blocks;           /* all blocks are one module */
+    bool head_unquantized;        /* the head's name is one that transformers does not quantise (lm_head) */
+    bool first_plain;             /* the first block has a norm less */
+    bool head_apart;              /* the head's dense and norm are modules beside the classifier, which alone PEFT saves */
+    bool head_unbiased;           /* the head's dense has no bias */
+    bool returns_cache;           /* with use_cache: even checkpointed blocks return keys and values, views of the fused projection (modeling_gpt_bigcode.py) */
+    bool loss_own_dtype_v4;       /* transformers before 4.50: cross-entropy in the logits' dtype (modeling_gpt2.py GPT2LMHeadModel) */
+    int32_t table_buffers_before; /* version of transformers until which each block has cos and sin of every position as buffers (4.44 and 4.47 read) */
+    bool loss_in_model;           /* transformers 4.46 and 4.47: the model's forward still widens and shifts the logits itself (modeling_mistral.py) */
+    bool never_quantized;         /* linears of a class of its own, which bitsandbytes leaves alone (Falcon) */
+    bool scale_before_head;       /* the head's input is scaled, where `scaled`, not the logits (MiniCPM) */
+    bool normed_head;             /* training multiplies by normalize(head.weight) (Baichuan 2 NormHead) */
+    bool remote_code;             /* not in transformers: the model's repository brings the code */
+    bool embed_named;             /* the embedding keeps its name beside its dropout (modeling_t5.py T5Stack) */
+    bool positional_masks;        /* blocks take their masks as positional arguments, which a reentrant checkpoint lets go (modeling_t5.py) */
+    bool embed_norm_last;         /* after the positions were added (modeling_bart.py) */
+    bool logits_buffer;           /* a buffer is added to the logits (modeling_bart.py final_logits_bias) */
+    bool dense_heads;             /* queries, keys and values are copied to heads first (modeling_whisper.py) */
+    bool fed_features;            /* the embedding is two convolutions over features of a fixed length (modeling_whisper.py WhisperEncoder) */
+    bool k_unbiased;              /* keys have no bias (modeling_whisper.py) */
+    bool end_dropout;             /* after the final norm (modeling_t5.py T5Stack) */
+    bool keeps_cache;             /* keys and values go through a cache in training too: model.config.use_cache does not reach the
                                             decoder's own config (modeling_t5.py T5Stack) */
-    bool loss_own_dtype;       /* CrossEntropyLoss of the logits as they are, in the model's own forward (modeling_t5.py, modeling_bert.py) */
-    bool down_never_quantized; /* _keep_in_fp32_modules has the down projection (modeling_t5.py) */
+    bool loss_own_dtype;          /* CrossEntropyLoss of the logits as they are, in the model's own forward (modeling_t5.py, modeling_bert.py) */
+    bool down_never_quantized;    /* _keep_in_fp32_modules has the down projection (modeling_t5.py) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */
 } ftmem__family;

@@ -52,25 +52,32 @@ static void fused_keep_dropped(fused_call *call, ftmem__var y, ftmem__var x, int
     for (; fused_drops(call) && times > 0; times--) ftmem__save_new(call->low->tape, y, x.n, x.cols, x.dtype);
 }
 
+/* The second and third result of the function that made `first`. */
+static void fused_results(fused_call *call, ftmem__var x, ftmem__var first, const int64_t width[3], ftmem__var qkv[3])
+{
+    ftmem__tape *tape = call->low->tape;
+    int32_t i;
+    qkv[0] = first;
+    for (i = 1; i < 3; i++) {
+        int64_t n = x.n / x.cols * width[i];
+        int16_t store = ftmem__alloc(tape, FTMEM__OP_FUSED_QKV, n, width[i], x.dtype, tape->birth);
+        qkv[i] = ftmem__value(n, width[i], x.dtype, store, first.node, first.grad);
+        qkv[i].slot = (uint8_t)i;
+        fused_workspace(call, ftmem__bytes(x.dtype, n));
+    }
+}
+
 /* Queries, keys and values; false where the function does not apply. */
 bool ftmem__low_fused_qkv(ftmem__low *low, ftmem__var x, ftmem__var qkv[3])
 {
     fused_call call = { low, 0, 0 };
     const ftmem__shape *shape = low->shape;
-    int64_t width[3];
+    int64_t width[3] = { shape->q, shape->kv, shape->kv };
     ftmem__node *node;
     int32_t i;
     if (!fused_targets(low, 7u) || shape->model->qkv_bias == FTMEM_ON) return false;
-    width[0] = shape->q;
-    width[1] = width[2] = shape->kv;
     for (i = 0; i < 3; i++) fused_declare(&call, FTMEM_ROLE_Q + i, x.cols, width[i]);
-    qkv[0] = fused_apply(&call, FTMEM__OP_FUSED_QKV, x, x.n / x.cols * width[0], width[0]);
-    for (i = 1; i < 3; i++) {
-        int16_t store = ftmem__alloc(low->tape, FTMEM__OP_FUSED_QKV, x.n / x.cols * width[i], width[i], x.dtype, low->tape->birth);
-        qkv[i] = ftmem__value(x.n / x.cols * width[i], width[i], x.dtype, store, qkv[0].node, qkv[0].grad);
-        qkv[i].slot = (uint8_t)i;
-        fused_workspace(&call, ftmem__bytes(x.dtype, qkv[i].n));
-    }
+    fused_results(&call, x, fused_apply(&call, FTMEM__OP_FUSED_QKV, x, x.n / x.cols * width[0], width[0]), width, qkv);
     fused_keep_dropped(&call, qkv[0], x, 3);
     node = ftmem__recorded(low->tape, qkv[0]);
     if (!node) return true;
@@ -97,34 +104,47 @@ bool ftmem__low_fused_o(ftmem__low *low, ftmem__var x, int64_t out, ftmem__var *
     return true;
 }
 
-/* Gate, up and down: gate and up are kept, their product is made again in backward. */
+/* In backward: the gradient of the product, beside the larger of a weight and (fms-acceleration) the low-rank product with its mask. */
+static int64_t fused_mlp_work(const fused_call *call, int64_t n, int32_t dtype)
+{
+    int64_t wide = ftmem__bytes(dtype, n), product = 0;
+    if (call->low->shape->job->stack == FTMEM_STACK_FMS) product = wide + (fused_drops(call) ? n : 0);
+    return wide + (product > call->dense ? product : call->dense);
+}
+
+/* Gate and up, which are kept, and their product, which backward makes again; then the projection down. */
+static ftmem__var fused_mlp_run(fused_call *call, ftmem__var x, int64_t f)
+{
+    ftmem__tape *tape = call->low->tape;
+    int64_t n = x.n / x.cols * f;
+    ftmem__var kept = x, y;
+    int16_t part[3];
+    int32_t i;
+    for (i = 0; i < 3; i++) {
+        part[i] = ftmem__alloc(tape, FTMEM__OP_FUSED_LORA_MLP, n, f, x.dtype, tape->birth);
+        if (i < 2) fused_workspace(call, ftmem__bytes(x.dtype, n));
+    }
+    y = fused_apply(call, FTMEM__OP_FUSED_LORA_MLP, x, x.n, call->low->shape->h);
+    for (i = 0; i < 2; i++) kept.store = part[i], ftmem__save_var(tape, y, kept);
+    fused_keep_dropped(call, y, x, 2);
+    if (fused_drops(call)) ftmem__save_new(tape, y, n, f, x.dtype);
+    for (i = 0; i < 3; i++) ftmem__release(tape, part[i]);
+    return y;
+}
+
 bool ftmem__low_fused_mlp(ftmem__low *low, ftmem__var x, int64_t f, ftmem__var *y)
 {
     const uint32_t roles = 1u << FTMEM_ROLE_GATE | 1u << FTMEM_ROLE_UP | 1u << FTMEM_ROLE_DOWN;
     fused_call call = { low, 0, 0 };
-    ftmem__tape *tape = low->tape;
-    int64_t n = x.n / x.cols * f, wide = ftmem__bytes(x.dtype, n), product;
-    int16_t part[3];
-    ftmem__var kept = x;
     ftmem__node *node;
-    int32_t i;
     if (!fused_targets(low, roles) || low->shape->model->mlp_bias == FTMEM_ON) return false;
     fused_declare(&call, FTMEM_ROLE_GATE, x.cols, f);
     fused_declare(&call, FTMEM_ROLE_UP, x.cols, f);
     fused_declare(&call, FTMEM_ROLE_DOWN, f, low->shape->h);
-    for (i = 0; i < 3; i++) {
-        part[i] = ftmem__alloc(tape, FTMEM__OP_FUSED_LORA_MLP, n, f, x.dtype, tape->birth);
-        if (i < 2) fused_workspace(&call, wide);
-    }
-    *y = fused_apply(&call, FTMEM__OP_FUSED_LORA_MLP, x, x.n, low->shape->h);
-    for (i = 0; i < 2; i++) kept.store = part[i], ftmem__save_var(tape, *y, kept);
-    fused_keep_dropped(&call, *y, x, 2);
-    if (fused_drops(&call)) ftmem__save_new(tape, *y, n, f, x.dtype);
-    for (i = 0; i < 3; i++) ftmem__release(tape, part[i]);
-    node = ftmem__recorded(tape, *y);
-    product = low->shape->job->stack == FTMEM_STACK_FMS ? wide + (fused_drops(&call) ? n : 0) : 0;
+    *y = fused_mlp_run(&call, x, f);
+    node = ftmem__recorded(low->tape, *y);
     if (!node) return true;
-    node->work = wide + (product > call.dense ? product : call.dense);
+    node->work = fused_mlp_work(&call, x.n / x.cols * f, x.dtype);
     node->flops = 6.0 * (double)x.n * (double)f;
     return true;
 }

@@ -94,9 +94,6 @@ static ftmem_status job_import(const ftmem_job *job, ftmem__case *c, ftmem_error
 /* What has a place in the structs, but no meaning in this version. */
 static ftmem_status job_check_supported(const ftmem__case *c, ftmem_error *error)
 {
-    if (c->adapter.use_dora == FTMEM_ON)
-        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.use_dora", "on",
-                           "adapter.use_dora is on, but DoRA is not modelled in this version: leave it off");
     if (c->model.layers > FTMEM_MAX_LAYERS)
         return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layers", c->model.layers,
                                "model.layers is more than 512 blocks, the most that this version models");
@@ -358,6 +355,21 @@ static ftmem_status job_check_no_adapter(const ftmem__case *c, ftmem_error *erro
     return ftmem__fail(error, FTMEM_E_CONFLICT, field->path, "given", s.message);
 }
 
+/* PEFT's DoRA alone is modelled. peft/tuners/lora/layer.py ParamWrapper, for experts, refuses it. */
+static ftmem_status job_check_dora(const ftmem__case *c, ftmem_error *error)
+{
+    const uint32_t experts = 1u << FTMEM_ROLE_EXPERTS_UP | 1u << FTMEM_ROLE_EXPERTS_DOWN | 1u << FTMEM_ROLE_ROUTER;
+    int32_t stack = c->job.stack;
+    if (c->adapter.use_dora != FTMEM_ON) return FTMEM_OK;
+    if (stack == FTMEM_STACK_UNSLOTH || stack == FTMEM_STACK_TORCHTUNE || stack == FTMEM_STACK_LITGPT || stack == FTMEM_STACK_FMS)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.use_dora", "on",
+                           "adapter.use_dora is on, but DoRA is modelled in PEFT's form only, and job.stack has its own adapters");
+    if (c->adapter.targets & experts)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.use_dora", "on",
+                           "adapter.use_dora is on, but adapter.targets has experts or a router, where DoRA is not modelled");
+    return FTMEM_OK;
+}
+
 static ftmem_status job_check_quantisation(const ftmem__case *c, ftmem_error *error)
 {
     const ftmem_adapter *a = &c->adapter;
@@ -561,8 +573,9 @@ static ftmem_status job_check_stacks(const ftmem__case *c, ftmem_error *error)
 static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
 {
     static ftmem_status (*const checks[])(const ftmem__case *, ftmem_error *) = {
-        job_check_no_adapter, job_check_quantisation, job_check_targets, job_check_adapter_layers, job_check_freeze, job_check_freeze_layers, job_check_task,
-        job_check_precision,  job_check_attention, job_check_loss,         job_check_idle,    job_check_sequence,       job_check_gpu,    job_check_stacks,
+        job_check_no_adapter, job_check_quantisation,  job_check_dora,     job_check_targets,   job_check_adapter_layers,
+        job_check_freeze,     job_check_freeze_layers, job_check_task,     job_check_precision, job_check_attention,
+        job_check_loss,       job_check_idle,          job_check_sequence, job_check_gpu,       job_check_stacks,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);
@@ -595,6 +608,8 @@ ftmem_status ftmem_resolve(const ftmem_job *job, ftmem_job *resolved, ftmem_adap
     if (status != FTMEM_OK) return status;
     c.job.model = job->model;
     c.job.adapter = adapter ? adapter : job->adapter;
+    /* 0 would ask for the stack's default when the answer is asked again */
+    if (c.job.stack != FTMEM_STACK_TRANSFORMERS && c.job.recompute == FTMEM_RECOMPUTE_NONE) c.job.recompute = FTMEM_RECOMPUTE_OFF;
     if (adapter) ftmem__export(adapter, &c.adapter, sizeof c.adapter);
     ftmem__export(resolved, &c.job, sizeof c.job);
     return FTMEM_OK;

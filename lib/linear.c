@@ -261,6 +261,146 @@ static ftmem__var linear_lora(ftmem__low *low, int32_t role, ftmem__var x, ftmem
     return result;
 }
 
+typedef struct linear_adapted { /* the call of one adapted linear */
+    int32_t role;
+    int64_t out;
+    bool quantized, bias;
+    ftmem__var a, b; /* in the dtype of the product */
+} linear_adapted;
+
+/* The identity that lora_A is given, and what it makes of it: alive as long as the graph of B A. */
+typedef struct linear_product {
+    ftmem__var weight, eye, low_rank;
+} linear_product;
+
+/* peft/tuners/lora/dora.py get_lora_weight: B(A(identity)), whose graph is dropped unused when forward returns. */
+static linear_product linear_dora_product(ftmem__low *low, const linear_adapted *call, int64_t cols)
+{
+    ftmem__tape *tape = low->tape;
+    int32_t dtype = low->shape->lora_dtype;
+    bool graph = tape->mode == FTMEM__RECORD;
+    ftmem__var a = call->a, b = call->b, eye = ftmem__constant(cols * cols, cols, dtype);
+    linear_product made;
+    a.grad = b.grad = false;
+    eye.store = ftmem__alloc(tape, FTMEM__OP_TABLE, eye.n, cols, dtype, FTMEM_CLASS_WORKSPACE);
+    made.eye = ftmem__cast(tape, eye, a.dtype);
+    made.low_rank = ftmem__low_plain_linear(low, made.eye, a, NULL, a.n / cols);
+    if (!graph) ftmem__drop(tape, made.eye);
+    made.weight = ftmem__low_plain_linear(low, made.low_rank, b, NULL, call->out);
+    if (!graph) ftmem__drop(tape, made.low_rank);
+    ftmem__drop(tape, eye);
+    if (!graph) made.eye.store = made.low_rank.store = -1;
+    return made;
+}
+
+/* peft/utils/integrations.py dequantize_module_weight, then .to(x.dtype). */
+static ftmem__var linear_dora_base(ftmem__low *low, const linear_adapted *call, int64_t n, int32_t dtype)
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__tape *tape = low->tape;
+    ftmem__var w = ftmem__constant(n, n / call->out, call->quantized ? shape->compute : shape->dtype), cast;
+    if (call->quantized && shape->lora8) { /* bitsandbytes int8_vectorwise_dequant: two products in fp32 */
+        int16_t first = ftmem__alloc(tape, FTMEM__OP_DEQUANTIZE, n, w.cols, FTMEM_FP32, FTMEM_CLASS_WORKSPACE);
+        w.dtype = FTMEM_FP32;
+        w.store = ftmem__alloc(tape, FTMEM__OP_DEQUANTIZE, n, w.cols, FTMEM_FP32, FTMEM_CLASS_WORKSPACE);
+        ftmem__release(tape, first);
+    } else if (call->quantized) {
+        w.store = ftmem__alloc(tape, FTMEM__OP_DEQUANTIZE, n, w.cols, w.dtype, FTMEM_CLASS_WORKSPACE);
+    }
+    cast = ftmem__cast(tape, w, dtype);
+    ftmem__drop(tape, w);
+    return cast;
+}
+
+/* get_weight_norm, and the trained magnitude divided by it. */
+static ftmem__var linear_dora_scale(ftmem__low *low, const linear_adapted *call, ftmem__var weight, ftmem__var product)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var magnitude = ftmem__low_adapter(low, call->role, call->out, 0), scaled, sum, norm, scale, constant = product;
+    constant.grad = false;
+    scaled = ftmem__unary(tape, FTMEM__OP_SCALE, constant);
+    sum = ftmem__binary(tape, FTMEM__OP_ADD, weight, scaled);
+    ftmem__drop(tape, scaled);
+    norm = ftmem__apply(tape, FTMEM__OP_MEAN, &sum, 1, call->out, call->out, sum.dtype);
+    ftmem__drop(tape, sum);
+    scale = ftmem__binary(tape, FTMEM__OP_DIV, magnitude, norm);
+    ftmem__drop(tape, norm);
+    return scale;
+}
+
+/* (scale - 1) * base + scale * lora * scaling */
+static ftmem__var linear_dora_sum(ftmem__tape *tape, ftmem__var scale, ftmem__var base, ftmem__var lora)
+{
+    ftmem__var less = ftmem__unary(tape, FTMEM__OP_SHIFT, scale), left = ftmem__binary(tape, FTMEM__OP_MUL, less, base), right, scaled, sum;
+    ftmem__drop(tape, less);
+    right = ftmem__binary(tape, FTMEM__OP_MUL, scale, lora);
+    scaled = ftmem__unary(tape, FTMEM__OP_SCALE, right);
+    ftmem__drop(tape, right);
+    sum = ftmem__binary(tape, FTMEM__OP_ADD, left, scaled);
+    ftmem__drop(tape, scaled);
+    ftmem__drop(tape, left);
+    return sum;
+}
+
+/* The frozen product without its bias; behind a dropout it is made anew from the dropped input. */
+static ftmem__var linear_dora_result(ftmem__low *low, const linear_adapted *call, ftmem__var x, ftmem__var weight, ftmem__var base, bool dropped)
+{
+    if (dropped) return ftmem__low_plain_linear(low, x, weight, NULL, call->out);
+    if (!call->bias) return ftmem__keep(low->tape, base);
+    return ftmem__binary(low->tape, FTMEM__OP_SUB, base, ftmem__constant(call->out, call->out, call->quantized ? low->shape->compute : low->shape->dtype));
+}
+
+/* peft/tuners/lora/dora.py DoraLinearLayer.forward; x is after dropout. */
+static ftmem__var linear_dora_layer(ftmem__low *low, const linear_adapted *call, ftmem__var x, ftmem__var base, bool dropped)
+{
+    ftmem__tape *tape = low->tape;
+    linear_product made = linear_dora_product(low, call, x.cols);
+    ftmem__var product = ftmem__cast(tape, made.weight, x.dtype), weight, scale, low_rank, lora, plain, result;
+    ftmem__drop(tape, made.weight);
+    weight = linear_dora_base(low, call, product.n, x.dtype);
+    scale = linear_dora_scale(low, call, weight, product);
+    low_rank = ftmem__low_plain_linear(low, x, call->a, NULL, call->a.n / x.cols);
+    lora = ftmem__low_plain_linear(low, low_rank, call->b, NULL, call->out);
+    ftmem__drop(tape, low_rank);
+    plain = linear_dora_result(low, call, x, weight, base, dropped);
+    result = linear_dora_sum(tape, scale, plain, lora);
+    ftmem__drop(tape, plain);
+    ftmem__drop(tape, lora);
+    ftmem__drop(tape, scale);
+    ftmem__drop(tape, weight);
+    ftmem__drop(tape, product);
+    ftmem__drop(tape, made.eye);
+    ftmem__drop(tape, made.low_rank);
+    return result;
+}
+
+/* peft/tuners/lora/variants.py DoraLinearVariant.forward inside the forward of the linear. Autocast's cache hands out
+   the copies of A and B that the product B A made. */
+static ftmem__var linear_dora(ftmem__low *low, linear_adapted *call, ftmem__var x, ftmem__var base)
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__tape *tape = low->tape;
+    int64_t r = shape->adapter->rank;
+    int32_t dtype = shape->autocast ? shape->autocast : shape->lora_dtype, result_dtype = base.dtype;
+    bool dropped = low->training && shape->adapter->dropout > 0;
+    ftmem__var in, input, layer, sum, result;
+    call->a = ftmem__cast_weight(tape, ftmem__low_adapter(low, call->role, r * x.cols, r), dtype);
+    call->b = ftmem__cast_weight(tape, ftmem__low_adapter(low, call->role, call->out * r, call->out), dtype);
+    in = call->quantized && shape->autocast ? ftmem__keep(tape, x) : ftmem__cast(tape, x, shape->lora_dtype);
+    input = ftmem__low_dropout(low, ftmem__keep(tape, in), shape->adapter->dropout);
+    layer = linear_dora_layer(low, call, input, base, dropped);
+    sum = ftmem__binary(tape, FTMEM__OP_ADD, base, layer);
+    ftmem__drop(tape, layer);
+    ftmem__drop(tape, input);
+    ftmem__drop(tape, base);
+    result = call->quantized && shape->autocast ? ftmem__keep(tape, sum) : ftmem__cast(tape, sum, result_dtype);
+    ftmem__drop(tape, sum);
+    ftmem__drop(tape, in);
+    ftmem__drop(tape, call->b);
+    ftmem__drop(tape, call->a);
+    return result;
+}
+
 int64_t ftmem__low_lora_parameters(ftmem__low *low, int32_t role, int64_t in, int64_t out)
 {
     const ftmem__shape *shape = low->shape;
@@ -313,6 +453,14 @@ ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_
         ftmem__var copy = ftmem__unary(low->tape, FTMEM__OP_CLONE, base);
         ftmem__drop(low->tape, base);
         base = copy;
+    }
+    if (low->shape->adapter->use_dora == FTMEM_ON) {
+        linear_adapted call = { 0 };
+        call.role = role;
+        call.out = out;
+        call.quantized = linear_is_quantized(low, role);
+        call.bias = bias;
+        return linear_dora(low, &call, x, base);
     }
     return linear_lora(low, role, x, base, out);
 }

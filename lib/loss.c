@@ -439,6 +439,21 @@ static ftmem__var loss_converted(ftmem__tape *tape, ftmem__var x)
     return wide;
 }
 
+static ftmem__var loss_split_sum(ftmem__low *low, const ftmem__var *logits, int32_t count)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var loss = loss_widened(low, logits[0]), part, sum;
+    int32_t i;
+    for (i = 1; i < count; i++) {
+        part = loss_widened(low, logits[i]);
+        sum = ftmem__binary(tape, FTMEM__OP_ADD, loss, part);
+        ftmem__drop(tape, part);
+        ftmem__drop(tape, loss);
+        loss = sum;
+    }
+    return loss;
+}
+
 /* torchtune/modules/loss/ce_chunked_output_loss.py widens each chunk; litgpt's training
    loop has fp32 chunks in `logits`, which lives until the next forward. All chunks have their logits before the first has its loss. */
 int64_t ftmem__low_split_loss(ftmem__low *low, ftmem__var x, ftmem__var *loss)
@@ -447,19 +462,13 @@ int64_t ftmem__low_split_loss(ftmem__low *low, ftmem__var x, ftmem__var *loss)
     bool litgpt = low->shape->job->stack == FTMEM_STACK_LITGPT;
     int64_t rows = low->shape->job->loss_chunk_tokens, left = low->tokens, held = 0;
     int32_t count = (int32_t)((left + rows - 1) / rows), i;
-    ftmem__var logits[LOSS_CHUNKS], w = loss_split_weight(low), part, sum;
+    ftmem__var logits[LOSS_CHUNKS], w = loss_split_weight(low);
     if (count > LOSS_CHUNKS) tape->exhausted = true, count = LOSS_CHUNKS;
     loss_unused_bias(low);
     for (i = 0; i < count; i++, left -= rows) logits[i] = loss_split_logits(low, x, w, left < rows ? left : rows, i == count - 1);
     for (i = 0; i < count && litgpt; i++) logits[i] = loss_converted(tape, logits[i]);
     tape->part = FTMEM__PART_LOSS;
-    for (i = 0; i < count; i++) {
-        part = loss_widened(low, logits[i]);
-        sum = i ? ftmem__binary(tape, FTMEM__OP_ADD, *loss, part) : ftmem__keep(tape, part);
-        if (i) ftmem__drop(tape, *loss);
-        ftmem__drop(tape, part);
-        *loss = sum;
-    }
+    *loss = loss_split_sum(low, logits, count);
     for (i = 0; i < count; i++) {
         if (!litgpt) ftmem__drop(tape, logits[i]);
         else if (logits[i].store >= 0) held += tape->stores[logits[i].store].bytes;

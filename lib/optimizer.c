@@ -120,6 +120,13 @@ static int64_t optimizer_router_bias(const ftmem__shape *shape)
     return layers * ftmem__round512(4 * shape->model->experts);
 }
 
+/* modeling_mixtral.py MixtralRotaryEmbedding before 4.48: cos_cached and sin_cached in the dtype of loading. */
+static int64_t optimizer_table_buffers(const ftmem__shape *shape)
+{
+    if (shape->job->transformers_version >= shape->family->table_buffers_before) return 0;
+    return 2 * shape->model->layers * ftmem__round512(ftmem__bytes(shape->compute, shape->model->max_positions * shape->rotary));
+}
+
 /* What the process holds before the first step besides weights: rotation frequencies (twice), buffers, the batch. */
 static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
 {
@@ -131,7 +138,7 @@ static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
     if (shape->family->tables_by_kind && shape->has_full && shape->has_sliding) t->buffer_bytes *= 2;
     if (shape->family->logits_buffer) t->buffer_bytes += ftmem__round512(ftmem__bytes(shape->compute, shape->vocab));
     if (shape->family->mask_buffer) t->buffer_bytes += ftmem__round512(shape->model->position_rows * shape->model->position_rows);
-    t->buffer_bytes += optimizer_router_bias(shape);
+    t->buffer_bytes += optimizer_router_bias(shape) + optimizer_table_buffers(shape);
     if (shape->family->turn == FTMEM__TURN_PAIRS) /* modeling_gptj.py GPTJRotaryEmbedding */
         t->buffer_bytes = ftmem__round512(ftmem__bytes(FTMEM_FP32, shape->model->max_positions * shape->rotary));
     t->buffer_bytes += 512 * shape->family->small_buffers;

@@ -277,6 +277,8 @@ def read_oracle(job, configs, options):
         del f["sequence"]                         # the image has tokens of its own
     if int(r.get("enc_seq") or 0):
         f["encoder_sequence"] = int(r["enc_seq"])
+    if re.match(r"[1-4]\.", r.get("transformers") or ""):
+        f["transformers_version"] = ".".join(r["transformers"].split(".")[:2])
     if r["loss"] == "chunked":
         f["loss_chunk_tokens"] = integer(r, "chunk")
     if r["autocast"]:
@@ -503,6 +505,8 @@ def single_kernels(job, stack, notes):
     if config and config[1].strip() not in FMS_KERNELS:
         raise NotScored("kernels", f"'{config[1].strip()}' is not modelled")
     kernels = FMS_KERNELS[config[1].strip()] if config else ()
+    if re.search("use_liger_kernel|Liger norms/rope/glu", notes):
+        kernels = ("norm", "rope", "mlp")
     if kernels:
         f["kernels"] = list(kernels)
     where = job.row.get("offload", "")

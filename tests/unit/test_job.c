@@ -154,6 +154,7 @@ static void what_is_not_modelled_is_unsupported(void **state)
     assert_fails(&f, FTMEM_E_UNSUPPORTED, "model.two_norms");
     begin(&f)->adapter.kind = FTMEM_ADAPTER_LORA;
     f.adapter.use_dora = FTMEM_ON;
+    f.job.stack = FTMEM_STACK_LITGPT; /* only PEFT's form is modelled */
     assert_fails(&f, FTMEM_E_UNSUPPORTED, "adapter.use_dora");
 }
 

@@ -83,7 +83,7 @@ def test_unknown_model_names_the_nearest() -> None:
         ({"method": "lora", "target_modules": r".*\.q_proj"}, ftmem.Unsupported, "pattern"),
         ({"method": "lora", "target_modules": ["layers.0.self_attn.q_proj"]}, ftmem.Unsupported, "layer"),
         ({"method": "lora", "target_modules": 1.5}, ftmem.WrongType, "adapter.targets"),
-        ({"method": "lora", "use_dora": True}, ftmem.Unsupported, "use_dora"),
+        ({"method": "lora", "use_dora": True, "stack": "litgpt"}, ftmem.Unsupported, "use_dora"),
         ({"method": "lora", "modules_to_save": ["norm"]}, ftmem.Unsupported, "norm"),
         ({"precision": "int4"}, ftmem.UnknownName, "amp_bf16"),
         ({"gradient_checkpointing": "maybe"}, ftmem.UnknownName, "reentrant"),

@@ -98,7 +98,7 @@ def test_refused_by_name(config: dict, name: str, value: Any) -> None:
         ftmem.preflight(config, Thing(**{**ARGUMENTS, name: value}), gpu="h100")
 
 
-@pytest.mark.parametrize("peft", [lora(use_dora=True), lora(peft_type="IA3"), lora(layers_to_transform=[1]), lora(target_modules=r".*q_proj")])
+@pytest.mark.parametrize("peft", [lora(peft_type="IA3"), lora(layers_to_transform=[1]), lora(target_modules=r".*q_proj")])
 def test_refused_adapters(config: dict, peft: Any) -> None:
     with pytest.raises(ftmem.Unsupported):
         ftmem.preflight(config, Thing(**ARGUMENTS), peft_config=peft, gpu="h100")

@@ -20,7 +20,7 @@ FRIENDLY_HELP = {
     "precision": "one of " + ", ".join(PRECISIONS) + "; amp_ is autocast over fp32 weights",
     "gradient_checkpointing": "true, false or reentrant", "activation_checkpointing": "the same",
     "bf16": "autocast to bf16, as Trainer's bf16", "fp16": "autocast to fp16, as Trainer's fp16",
-    "use_liger_kernel": "fused linear cross-entropy", "optim": "transformers' name of the optimizer",
+    "use_liger_kernel": "Liger-Kernel: fused linear cross-entropy, norm, rotation and MLP", "optim": "transformers' name of the optimizer",
     "attn_implementation": "sdpa, eager or flash_attention_2",
 }
 SWITCH_WORDS = (*ON, *OFF, *names("switch"), *names("recompute"))

@@ -122,7 +122,8 @@ def expand_mixed(name: str, value: Any) -> Values:
 
 
 def expand_liger(name: str, value: Any) -> Values:
-    return {"job.loss": "fused"} if switch(name, value) else {}
+    """liger_kernel's apply_liger_kernel_to_llama and its like: rope, rms_norm, swiglu and the fused loss by default."""
+    return {"job.loss": "fused", "job.kernels": ("norm", "rope", "mlp")} if switch(name, value) else {}
 
 
 def expand_optimizer(name: str, value: Any) -> Values:

@@ -17,8 +17,8 @@ ARGUMENTS = {
 }
 REFUSED = ("deepspeed", "fsdp", "torch_compile")
 LENGTHS = ("max_length", "max_seq_length")
-ADAPTER = {"r": "rank", "target_modules": "target_modules", "lora_dropout": "lora_dropout", "modules_to_save": "modules_to_save"}
-PEFT_REFUSED = ("use_dora", "layers_to_transform", "rank_pattern", "trainable_token_indices", "target_parameters")
+ADAPTER = {"r": "rank", "target_modules": "target_modules", "lora_dropout": "lora_dropout", "modules_to_save": "modules_to_save", "use_dora": "use_dora"}
+PEFT_REFUSED = ("layers_to_transform", "rank_pattern", "trainable_token_indices", "target_parameters")
 
 
 def preflight(
