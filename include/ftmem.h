@@ -105,7 +105,9 @@ enum {
     FTMEM_BERT = 45, FTMEM_ROBERTA = 46, FTMEM_ALBERT = 47, FTMEM_DISTILBERT = 48, FTMEM_MODERNBERT = 49, FTMEM_VIT = 50,
     /* vision towers, whose configs are read inside those of vision-language models (ftmem_model.tower) */
     FTMEM_CLIP_VISION_MODEL = 51, FTMEM_SIGLIP_VISION_MODEL = 52, FTMEM_PIXTRAL = 53, FTMEM_QWEN2_5_VL_VISION = 54, FTMEM_QWEN3_VL_VISION = 55,
-    FTMEM_FAMILY_END = 56
+    /* latent attention with dense MLPs; sinks; code outside transformers */
+    FTMEM_MINICPM3 = 56, FTMEM_MIMO_V2_FLASH = 57, FTMEM_DEEPSEEK = 58,
+    FTMEM_FAMILY_END = 59
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */

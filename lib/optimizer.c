@@ -90,7 +90,7 @@ static void optimizer_add(ftmem__totals *t, const ftmem_job *job, const ftmem__p
 int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param)
 {
     if (param->outside) return param->copies;
-    return param->segment >= 0 ? walk->kind[param->segment].layers : 1;
+    return param->segment >= 0 ? walk->kind[param->segment].layers * param->copies : 1;
 }
 
 /* What the first stack is fed: token ids, pixels, or features of two frames a token; and a padding mask. */
@@ -135,6 +135,7 @@ static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
     const ftmem__shape *fed = walk->stack[0].shape;
     bool rope = shape->family->positions <= FTMEM__ROPE_INTERLEAVED && shape->model->alibi != FTMEM_ON;
     t->buffer_bytes = rope ? 2 * ftmem__round512(shape->rotary / 2 * 4) : 0;
+    if (shape->family->tables_by_kind && shape->has_full && shape->has_sliding) t->buffer_bytes *= 2;
     if (shape->family->logits_buffer) t->buffer_bytes += ftmem__round512(ftmem__bytes(shape->compute, shape->vocab));
     if (shape->family->mask_buffer) t->buffer_bytes += ftmem__round512(shape->model->position_rows * shape->model->position_rows);
     t->buffer_bytes += optimizer_router_bias(shape) + optimizer_table_buffers(shape);
@@ -171,7 +172,7 @@ void ftmem__totals_fill(ftmem__totals *t, const ftmem__walk *walk)
         t->narrowed_bytes += p->narrowed_bytes * count;
         if (p->base) t->parameters += p->n * count;
         else t->adapters += p->n * count;
-        if (p->idle) t->trainable += p->n * count;
+        if (p->idle) t->trainable += p->n * count; /* torch's optimizers pass over a parameter without a gradient */
         if (p->trained) optimizer_add(t, walk->shape.job, p, count, before);
         if (p->trained) before = p->n;
         optimizer_regular(&t->regular, &walk->shape, p, count);

@@ -123,6 +123,7 @@ struct ftmem__tape {
     int16_t fourth_gradient; /* of the node that runs */
     ftmem__var also;         /* a second value that backward starts from; also_gradient: its gradient, -1: none */
     int16_t also_gradient;
+    bool no_grad;          /* torch.no_grad() inside a forward: nothing asks for a gradient */
     bool leaf_input;       /* the segment's input is a leaf, as in a reentrant recomputation: autocast caches its copy */
     ftmem__var input_cast; /* that copy; store -1: none yet */
     bool shared_casts;     /* autocast's copies of weights are an earlier segment's, which has the same module */
