@@ -228,6 +228,7 @@ static void job_fill_training(ftmem__case *c)
     JOB_DEFAULT(job, offload_checkpoints, FTMEM_OFF)
     JOB_DEFAULT(job, bitsandbytes_version, 50)
     JOB_DEFAULT(job, varied_lengths, FTMEM_OFF)
+    JOB_DEFAULT(job, optimizer_rank, 128)
     if (c->job.loss == FTMEM_LOSS_CHUNKED) JOB_DEFAULT(job, loss_chunk_tokens, 256)
     if (c->job.loss == FTMEM_LOSS_SPLIT) JOB_DEFAULT(job, loss_chunk_tokens, job_split_tokens(&c->job))
 }

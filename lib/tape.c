@@ -758,10 +758,8 @@ void ftmem__replay(ftmem__tape *tape, int32_t last)
 void ftmem__cache_hold(ftmem__tape *tape, ftmem__var value, bool outputs)
 {
     if (value.store < 0) return;
-    if (outputs && tape->mode == FTMEM__RECORD) {
-        tape->outputs_bytes += tape->stores[value.store].bytes;
-        tape_attribute(tape, value.store);
-    } else if (!tape->stores[value.store].cached) {
+    if (outputs && tape->mode == FTMEM__RECORD) tape_attribute(tape, value.store);
+    else if (!tape->stores[value.store].cached) {
         tape->stores[value.store].cached = true;
         ftmem__hold(tape, value.store);
     }
