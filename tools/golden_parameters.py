@@ -89,6 +89,7 @@ OTHER_MADE = {
 # Configs that no file covers: classes without a real config here, and branches that change the shape.
 # The first of each type is what its class makes of an empty config.
 MADE = {f"default-{typ}": {"model_type": typ} for typ in TYPES} | {
+    "default-glm4_moe": {"model_type": "glm4_moe", "head_dim": 128},                   # the class would cut 96 heads of 4096 off at 42
     "default-deepseek_v2": {"model_type": "deepseek_v2", "num_experts_per_tok": 6},    # the class has no default for it
     "llama-biases": {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 16, "attention_bias": True,
                      "mlp_bias": True},
