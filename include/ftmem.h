@@ -107,7 +107,8 @@ enum {
     FTMEM_CLIP_VISION_MODEL = 51, FTMEM_SIGLIP_VISION_MODEL = 52, FTMEM_PIXTRAL = 53, FTMEM_QWEN2_5_VL_VISION = 54, FTMEM_QWEN3_VL_VISION = 55,
     /* latent attention with dense MLPs; sinks; code outside transformers */
     FTMEM_MINICPM3 = 56, FTMEM_MIMO_V2_FLASH = 57, FTMEM_DEEPSEEK = 58,
-    FTMEM_FAMILY_END = 59
+    FTMEM_QWEN2_MOE = 59, FTMEM_GPT_OSS = 60,
+    FTMEM_FAMILY_END = 61
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */

@@ -210,6 +210,7 @@ ftmem__var ftmem__low_down(ftmem__low *low, ftmem__var x);                      
 ftmem__var ftmem__low_gated(ftmem__low *low, ftmem__var x, int64_t width);             /* a gated MLP of this width */
 ftmem__var ftmem__low_mlp_inline(ftmem__low *low, ftmem__var x);                       /* takes over x */
 ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x);                       /* takes over x */
+ftmem__var ftmem__low_clamp(ftmem__low *low, ftmem__var x, int32_t bounds);            /* backward: a mask for each bound, and a zero; x stays the caller's */
 ftmem__var ftmem__low_softcap(ftmem__low *low, ftmem__var x);                          /* takes over x */
 ftmem__var ftmem__low_dropout_add(ftmem__low *low, ftmem__var x, ftmem__var residual); /* both stay the caller's */
 /* experts.c */
