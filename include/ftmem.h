@@ -587,7 +587,10 @@ typedef struct ftmem_memory {
     uint64_t weights_bytes, gradients_bytes, states_bytes, activations_bytes, overhead_bytes;
     int64_t parameters;       /* of the base model, shared matrices once */
     int64_t trainable;        /* trained, adapters included */
-    double flops_forward;     /* one micro-batch, by torch's FlopCounterMode (matmuls and attention; causal half not taken off) */
+    double flops_forward;     /* one micro-batch, by torch's FlopCounterMode (matmuls and attention; causal half not taken off).
+                                 That counter does not know grouped matrix products, so the products of routed experts add nothing
+                                 here: 2 x tokens x (experts_per_token x 3 x hidden x expert_ffn) for each block with experts.
+                                 What LoRA adds to experts' weights (baddbmm) is counted */
     double flops_backward;    /* recomputation included */
     uint64_t kept_bytes;      /* alive at the end of the first forward and not before it: kept by autograd; logits that the loop holds are left out */
     uint64_t kept_layer_bytes;/* of those, born in the middle block */
@@ -614,6 +617,8 @@ typedef struct ftmem_parameters {
     int64_t head;      /* 0 when tied */
     int64_t block;     /* one block */
     int64_t adapters;  /* LoRA matrices */
+    int64_t active;    /* of the base model, those that one token passes: total less the routed experts that were not chosen for
+                          it (embedding, head and a vision tower count whole); total for a dense model */
 } ftmem_parameters;
 FTMEM_API ftmem_status ftmem_count_parameters(const ftmem_job *job, ftmem_parameters *out, ftmem_error *error);
 

@@ -486,7 +486,9 @@ ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x)
     ftmem__var shared = { 0 }, y;
     if (family->shared_gated) shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
     choice = experts_route(low, x);
+    low->routed = true;
     y = family->experts_apart ? experts_apart(low, x, &choice) : loop ? experts_loop(low, x, &choice) : experts_forward(low, x, &choice);
+    low->routed = false;
     y = experts_shared(low, x, y, shared);
     ftmem__drop(low->tape, choice.logits);
     ftmem__drop(low->tape, choice.weights);
