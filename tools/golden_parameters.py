@@ -90,6 +90,7 @@ OTHER_MADE = {
 # The first of each type is what its class makes of an empty config.
 MADE = {f"default-{typ}": {"model_type": typ} for typ in TYPES} | {
     "default-deepseek_v2": {"model_type": "deepseek_v2", "num_experts_per_tok": 6},    # the class has no default for it
+    "default-glm4_moe": {"model_type": "glm4_moe", "head_dim": 128},    # 96 heads do not divide its 4096
     "llama-biases": {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 16, "attention_bias": True,
                      "mlp_bias": True},
     "llama-head_dim": {"model_type": "llama", "num_hidden_layers": 2, "num_key_value_heads": 4, "head_dim": 96},
