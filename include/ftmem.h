@@ -105,7 +105,8 @@ enum {
     FTMEM_BERT = 45, FTMEM_ROBERTA = 46, FTMEM_ALBERT = 47, FTMEM_DISTILBERT = 48, FTMEM_MODERNBERT = 49, FTMEM_VIT = 50,
     /* vision towers, whose configs are read inside those of vision-language models (ftmem_model.tower) */
     FTMEM_CLIP_VISION_MODEL = 51, FTMEM_SIGLIP_VISION_MODEL = 52, FTMEM_PIXTRAL = 53, FTMEM_QWEN2_5_VL_VISION = 54, FTMEM_QWEN3_VL_VISION = 55,
-    FTMEM_FAMILY_END = 56
+    FTMEM_MINISTRAL3 = 56, FTMEM_MIMO = 57,
+    FTMEM_FAMILY_END = 58
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
@@ -248,7 +249,7 @@ enum {
     FTMEM_ROLE_INDEX_Q = 21, FTMEM_ROLE_INDEX_K = 22, FTMEM_ROLE_INDEX_WEIGHTS = 23,
     FTMEM_ROLE_POOL = 24,  /* a linear between the blocks and the head: BERT's pooler, the transform before a masked LM's decoder */
     FTMEM_ROLE_WIDEN = 25, /* from the width of the token embedding to that of the blocks (ALBERT) */
-    FTMEM_ROLE_TOWER = 26, /* linears of a vision tower and its projector that have no name of the text model's */
+    FTMEM_ROLE_TOWER = 26, /* linears of a vision tower, its projector and multi-token prediction that have no name of the text model's */
     FTMEM_ROLE_END = 27
 };
 #define FTMEM_ROLES_ALL_LINEAR 0x7ffe1ffu /* every linear but the head: PEFT's "all-linear" */
@@ -377,6 +378,7 @@ typedef struct ftmem_model {
     int64_t temporal_patch;   /* frames of a patch; 0: 1 */
     int32_t tower;            /* FTMEM_TOWER_...: a vision-language model, of which this is the text model; 0: none */
     int32_t mean_pooling;     /* switch: a classifier reads the mean of all tokens instead of the first one; AUTO: off */
+    int64_t mtp_layers;       /* blocks for multi-token prediction that are built and do not run (MiMo); 0: none */
 } ftmem_model;
 
 /* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do

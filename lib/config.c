@@ -39,6 +39,7 @@ static const config_vision config_visions[] = {
     { "llava", "llama", "clip_vision_model", FTMEM_TOWER_LLAVA, false, true },
     { "gemma3", "gemma3_text", "siglip_vision_model", FTMEM_TOWER_GEMMA3, true, false },
     { "mistral3", "mistral", "pixtral", FTMEM_TOWER_MISTRAL3, true, false },
+    { "ministral3", "ministral3", "pixtral", FTMEM_TOWER_MISTRAL3, true, false }, /* a text_config and a vision_config: Mistral3ForConditionalGeneration */
     { "qwen2_5_vl", "qwen2", "qwen2_5_vl_vision", FTMEM_TOWER_QWEN2_5_VL, false, false },
     { "qwen3_vl", "qwen3", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false },
     { "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false },

@@ -170,6 +170,7 @@ typedef struct ftmem__family {
                                             decoder's own config (modeling_t5.py T5Stack) */
     bool loss_own_dtype;          /* CrossEntropyLoss of the logits as they are, in the model's own forward (modeling_t5.py, modeling_bert.py) */
     bool down_never_quantized;    /* _keep_in_fp32_modules has the down projection (modeling_t5.py) */
+    bool scaled_by_position;      /* rotated queries are multiplied by a number for each position (modeling_ministral3.py get_llama_4_attn_scale) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */
 } ftmem__family;

@@ -213,6 +213,7 @@ ftmem__var ftmem__low_widen(ftmem__low *low, ftmem__var x); /* the token embeddi
 ftmem__var ftmem__low_embed_patches(ftmem__low *low);
 /* tower.c */
 void ftmem__low_tower(ftmem__low *low); /* declares the parameters of a vision tower */
+void ftmem__low_mtp(ftmem__low *low);   /* and of blocks for multi-token prediction */
 int64_t ftmem__tower_buffer_bytes(const ftmem_model *model);
 /* head.c */
 ftmem__var ftmem__low_pool(ftmem__low *low, ftmem__var x);          /* the base model's part; x stays the caller's */

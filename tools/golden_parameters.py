@@ -54,7 +54,7 @@ from transformers.pytorch_utils import Conv1D
 TYPES = (
     "llama mistral qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 gpt2 gpt_neox gptj opt bloom mpt falcon starcoder2 "
     "gpt_bigcode olmo olmo2 olmo3 smollm3 granite stablelm cohere cohere2 mixtral qwen3_moe deepseek_v2 deepseek_v3 glm4_moe "
-    "minimax_m2 olmoe deepseek_v32 glm_moe_dsa"
+    "minimax_m2 olmoe deepseek_v32 glm_moe_dsa ministral3"
 ).split()
 
 # Out of scope: mixtures of experts, hybrids, encoders, encoder-decoders, vision, code that transformers does not have.

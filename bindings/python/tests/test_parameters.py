@@ -22,7 +22,7 @@ REFUSED = {
 # Configs of these are read inside those of vision-language models.
 TOWERS = {"clip_vision_model", "siglip_vision_model", "pixtral", "qwen2_5_vl_vision", "qwen3_vl_vision"}
 # Not in transformers: counted by hand in test_remote_code.py.
-REMOTE = {"qwen", "baichuan", "chatglm", "internlm2", "orion", "minicpm"}
+REMOTE = {"qwen", "baichuan", "chatglm", "internlm2", "orion", "minicpm", "mimo"}
 # Two stacks: counted in golden/two_stacks.csv of tests/accuracy.
 ENCODED = {"t5", "bart", "whisper"}
 
@@ -105,11 +105,7 @@ def other_config(name: str) -> dict[str, Any]:
     return dict(config)
 
 
-# The text model is of a family that is not modelled yet.
-OTHER_REFUSED = {"mistralai__Devstral-Small-2-24B-Instruct-2512": "ministral3"}
-
-
-@pytest.mark.parametrize("row", [pytest.param(r, id=f"{r['config']}-{r['task']}") for r in other_rows() if r["config"] not in OTHER_REFUSED])
+@pytest.mark.parametrize("row", [pytest.param(r, id=f"{r['config']}-{r['task']}") for r in other_rows()])
 def test_encoders_and_vision(row: dict[str, str]) -> None:
     """Totals with the head of each task, and what PEFT's all-linear would train: of the whole model, the tower too."""
     config, task = other_config(row["config"]), row["task"] or "auto"
@@ -117,9 +113,3 @@ def test_encoders_and_vision(row: dict[str, str]) -> None:
     if row["lora_r16_all_linear_trainable"]:
         prediction = ftmem.prepare(config, task=task, method="lora", rank=16, target_modules="all-linear").predict()
         assert (prediction.parameters, prediction.trainable) == (int(row["params"]), int(row["lora_r16_all_linear_trainable"]))
-
-
-@pytest.mark.parametrize("name", OTHER_REFUSED)
-def test_other_refused_by_name(name: str) -> None:
-    with pytest.raises(ftmem.Unsupported, match=OTHER_REFUSED[name]):
-        ftmem.prepare(other_config(name))

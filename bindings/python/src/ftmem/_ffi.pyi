@@ -98,6 +98,8 @@ class _Lib:
     FTMEM_PIXTRAL: Final[int]
     FTMEM_QWEN2_5_VL_VISION: Final[int]
     FTMEM_QWEN3_VL_VISION: Final[int]
+    FTMEM_MINISTRAL3: Final[int]
+    FTMEM_MIMO: Final[int]
     FTMEM_FAMILY_END: Final[int]
     FTMEM_ACT_AUTO: Final[int]
     FTMEM_SILU: Final[int]
