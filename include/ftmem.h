@@ -105,8 +105,10 @@ enum {
     FTMEM_BERT = 45, FTMEM_ROBERTA = 46, FTMEM_ALBERT = 47, FTMEM_DISTILBERT = 48, FTMEM_MODERNBERT = 49, FTMEM_VIT = 50,
     /* vision towers, whose configs are read inside those of vision-language models (ftmem_model.tower) */
     FTMEM_CLIP_VISION_MODEL = 51, FTMEM_SIGLIP_VISION_MODEL = 52, FTMEM_PIXTRAL = 53, FTMEM_QWEN2_5_VL_VISION = 54, FTMEM_QWEN3_VL_VISION = 55,
-    FTMEM_MINISTRAL3 = 56, FTMEM_MIMO = 57,
-    FTMEM_FAMILY_END = 58
+    /* latent attention with dense MLPs; sinks; code outside transformers */
+    FTMEM_MINICPM3 = 56, FTMEM_MIMO_V2_FLASH = 57, FTMEM_DEEPSEEK = 58,
+    FTMEM_MINISTRAL3 = 59, FTMEM_MIMO = 60,
+    FTMEM_FAMILY_END = 61
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
@@ -502,6 +504,9 @@ typedef struct ftmem_job {
     int32_t offload_checkpoints;  /* switch: what checkpoints keep goes to CPU memory (Unsloth, torchtune); AUTO: off */
     int32_t reserved[2];
     int64_t encoder_sequence;     /* tokens of the encoder's longest row; 0: what the model fixes, else sequence */
+    int64_t optimizer_rank;       /* GaLore, APOLLO: rank of the projected gradients; 0: 128 (transformers) */
+    int32_t optimizer_in_backward;/* switch: each tensor is updated as its gradient arrives, which is then freed; AUTO: as the optimizer does */
+    int32_t grad_scaler;          /* switch: torch.amp.GradScaler; AUTO: on under autocast to fp16 */
 } ftmem_job;
 
 /* ------------------------------------------------------------------------------------------------- the fields */

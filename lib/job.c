@@ -230,6 +230,7 @@ static void job_fill_training(ftmem__case *c)
     JOB_DEFAULT(job, offload_checkpoints, FTMEM_OFF)
     JOB_DEFAULT(job, bitsandbytes_version, 50)
     JOB_DEFAULT(job, varied_lengths, FTMEM_OFF)
+    JOB_DEFAULT(job, optimizer_rank, 128)
     if (c->job.loss == FTMEM_LOSS_CHUNKED) JOB_DEFAULT(job, loss_chunk_tokens, 256)
     if (c->job.loss == FTMEM_LOSS_SPLIT) JOB_DEFAULT(job, loss_chunk_tokens, job_split_tokens(&c->job))
 }
@@ -581,6 +582,13 @@ static ftmem_status job_check_freeze_layers(const ftmem__case *c, ftmem_error *e
     return job_conflict(&s, field, first >= last ? first : last, "", error);
 }
 
+/* _supports_flash_attn and _supports_sdpa of the class. */
+static ftmem_status job_check_attention(const ftmem__case *c, ftmem_error *error)
+{
+    if (c->job.attention != FTMEM_FLASH2 || !ftmem__family_of(&c->model)->no_flash) return FTMEM_OK;
+    return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.attention", "flash2", "job.attention is flash2, which transformers refuses for this family.");
+}
+
 static ftmem_status job_check_precision(const ftmem__case *c, ftmem_error *error)
 {
     const ftmem_job *job = &c->job;
@@ -686,7 +694,7 @@ static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
     static ftmem_status (*const checks[])(const ftmem__case *, ftmem_error *) = {
         job_check_no_adapter,     job_check_method, job_check_dora,          job_check_method_place, job_check_quantisation, job_check_targets,
         job_check_adapter_layers, job_check_freeze, job_check_freeze_layers, job_check_precision,    job_check_loss,         job_check_idle,
-        job_check_sequence,       job_check_gpu,    job_check_stacks,        job_check_task,
+        job_check_sequence,       job_check_gpu,    job_check_stacks,        job_check_task,         job_check_attention,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);

@@ -10,6 +10,7 @@ static void linear_declare(ftmem__low *low, ftmem__param param)
         return;
     }
     param.segment = params->segment;
+    if (param.copies == 0) param.copies = low->copies > 1 ? low->copies : 1;
     if (param.gradient_bytes == 0) param.gradient_bytes = param.bytes;
     params->at[params->count++] = param;
 }
@@ -30,10 +31,10 @@ static ftmem__param linear_param(int32_t role, int64_t n, int64_t rows, int32_t 
 static ftmem__var linear_parameter(ftmem__low *low, int32_t role, int64_t n, int64_t rows, int32_t dtype, bool trained, bool base)
 {
     ftmem__param param = linear_param(role, n, rows, dtype, base);
-    param.trained = trained && !low->idle;
-    param.idle = trained && low->idle;
+    param.trained = trained && !low->tape->no_grad;
+    param.idle = trained && low->tape->no_grad;
     linear_declare(low, param);
-    return ftmem__weight(n, rows > 0 ? n / rows : n, dtype, trained);
+    return ftmem__weight(low->copies > 1 ? n * low->copies : n, rows > 0 ? n / rows : n, dtype, trained);
 }
 
 static int32_t linear_dtype(const ftmem__low *low, int32_t role)
@@ -165,9 +166,16 @@ static ftmem__var linear_apart(ftmem__low *low, ftmem__var x, ftmem__var w, cons
     return sum;
 }
 
+/* modeling_deepseek_v32.py _keep_in_fp32_modules: fp32 where fp16 is loaded. */
+int32_t ftmem__low_dtype(const ftmem__low *low, int32_t role)
+{
+    return role == FTMEM_ROLE_INDEX_WEIGHTS && low->shape->compute == FTMEM_FP16 ? FTMEM_FP32 : low->shape->dtype;
+}
+
 const ftmem__quant *ftmem__low_quant(const ftmem__low *low, int32_t role)
 {
     const ftmem__family *family = low->shape->family;
+    if (role == FTMEM_ROLE_INDEX_WEIGHTS) return NULL; /* named by _keep_in_fp32_modules, which quantizers leave alone */
     if (family->never_quantized || low->unquantized || (role == FTMEM_ROLE_DOWN && family->down_never_quantized)) return NULL;
     return ftmem__is_linear(role) ? ftmem__quant_of(low->shape->quant) : NULL;
 }
@@ -194,7 +202,7 @@ ftmem__var ftmem__low_base(ftmem__low *low, int32_t role, ftmem__var x, int64_t 
     const ftmem__quant *quantized = ftmem__low_quant(low, role);
     ftmem__var w, b;
     if (quantized) linear_quantized(low, role, x.cols, out);
-    else w = linear_parameter(low, role, x.cols * out, out, shape->dtype, low->trained, true);
+    else w = linear_parameter(low, role, x.cols * out, out, ftmem__low_dtype(low, role), low->trained, true);
     if (bias) b = linear_parameter(low, role, out, 0, shape->dtype, ftmem__shape_bias_trained(shape, low->trained), true);
     if (!quantized && shape->family->bias_apart) return linear_apart(low, x, w, bias ? &b : NULL, out);
     if (!quantized) return ftmem__low_plain_linear(low, x, w, bias ? &b : NULL, out);

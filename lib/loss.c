@@ -35,7 +35,8 @@ static ftmem__var loss_head(ftmem__low *low, ftmem__var x, const ftmem__var *bia
     y = ftmem__low_plain_linear(low, in, normed, bias, out);
     if (family->normed_head && !classify) ftmem__drop(low->tape, normed);
     ftmem__drop(low->tape, w);
-    ftmem__drop(low->tape, in);
+    if (scaled && !family->remote_code) low->scaled = in, low->has_scaled = true; /* modeling_minicpm3.py, modeling_t5.py: a name of the caller's */
+    else ftmem__drop(low->tape, in);
     return y;
 }
 

@@ -130,7 +130,7 @@ static void memory_parameters(const ftmem__walk *walk, ftmem_parameters *out)
         if (!p->base) continue;
         if (p->role == FTMEM_ROLE_EMBED) out->embedding += p->n;
         if (p->role == FTMEM_ROLE_HEAD) out->head += p->n;
-        if (p->segment == block) out->block += p->n;
+        if (p->segment == block) out->block += p->n * p->copies;
     }
 }
 

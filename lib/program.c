@@ -121,7 +121,7 @@ static void program_view(ftmem__low *low, int32_t i, ftmem__var *x)
 {
     const ftmem__shape *shape = low->shape;
     int32_t kernel = ftmem__low_kernel(low, x->dtype);
-    bool repeated = i > 0 && shape->kv_heads < shape->heads && (kernel == FTMEM_KERNEL_EFFICIENT || shape->job->repeat_kv == FTMEM_ON);
+    bool repeated = i > 0 && ftmem__low_kv_heads(low) < shape->heads && (kernel == FTMEM_KERNEL_EFFICIENT || shape->job->repeat_kv == FTMEM_ON);
     bool copied = kernel == FTMEM_KERNEL_EAGER || kernel == FTMEM_KERNEL_MATH || repeated;
     if (i < 2 && program_rotates(low)) copied = shape->family->turn != FTMEM__TURN_PAIRS;
     if (copied) program_replace(low->tape, x, ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, *x));
@@ -136,6 +136,12 @@ static void program_dense(ftmem__low *low, ftmem__var *x)
     x->joined = true;
 }
 
+static int64_t program_width(const ftmem__low *low, int32_t i)
+{
+    const ftmem__shape *shape = low->shape;
+    return i == 0 ? shape->q : ftmem__low_kv_heads(low) * (i == 1 ? shape->d : shape->dv);
+}
+
 /* Three linears; where the norm of queries and keys stands among them, and where heads are separated, differs. */
 static void program_project_apart(ftmem__low *low, ftmem__var x, bool bias, ftmem__var qkv[3])
 {
@@ -145,10 +151,11 @@ static void program_project_apart(ftmem__low *low, ftmem__var x, bool bias, ftme
     bool last = family->views_last, fused = ftmem__low_fused_qkv(low, x, qkv);
     int32_t i;
     for (i = 0; i < 3; i++) {
-        if (!fused) qkv[i] = ftmem__low_linear(low, role[i], i ? source : x, i ? low->shape->kv : low->shape->q, bias && !(i == 1 && family->k_unbiased));
+        if (!fused) qkv[i] = ftmem__low_linear(low, role[i], i ? source : x, program_width(low, i), bias && !(i == 1 && family->k_unbiased));
         if (i == 0 && family->scaled_query) program_replace(low->tape, &qkv[0], ftmem__unary(low->tape, FTMEM__OP_SCALE, qkv[0]));
         if (family->dense_heads) program_dense(low, &qkv[i]);
         else if (!last) program_view(low, i, &qkv[i]);
+        if (i == 2 && family->scaled_values) program_replace(low->tape, &qkv[2], ftmem__unary(low->tape, FTMEM__OP_SCALE, qkv[2]));
         if (i < 2 && family->norm_each && low->shape->model->qk_norm == FTMEM_ON) qkv[i] = ftmem__low_qk_norm(low, qkv[i]);
     }
     for (i = 0; i < 3 && last; i++) program_view(low, i, &qkv[i]);
@@ -376,6 +383,8 @@ static void program_return(ftmem__low *low, program_frame *frame)
     while (frame->kept_count > 0) ftmem__drop(low->tape, frame->kept[--frame->kept_count]);
     if (low->has_weights) ftmem__drop(low->tape, low->weights);
     low->has_weights = false;
+    if (low->has_choice && !low->holds_choice) ftmem__drop(low->tape, low->choice);
+    if (!low->holds_choice) low->has_choice = false;
 }
 
 /* cur = (residual + branch) + cur */

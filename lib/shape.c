@@ -16,7 +16,11 @@ static bool shape_trains(const ftmem_job *job, bool named)
 uint8_t ftmem__shape_layer_kind(const ftmem__shape *shape, int64_t layer)
 {
     uint8_t kind = shape->model->layer_kind[layer];
-    bool alike = ftmem__layer_attention(kind) == FTMEM__LAYER_SLIDING && shape->mask_sliding == shape->mask_full;
+    if (shape->family->hands_index && layer > 0) {
+        bool old = ftmem__layer_attention(shape->model->layer_kind[layer - 1]) == FTMEM__LAYER_SHARED_INDEX;
+        return kind | (old ? FTMEM__LAYER_HANDED_OLD : FTMEM__LAYER_HANDED_NEW);
+    }
+    bool alike = !shape->family->sliding_kv_twice && ftmem__layer_attention(kind) == FTMEM__LAYER_SLIDING && shape->mask_sliding == shape->mask_full;
     return alike ? (uint8_t)(kind - FTMEM__LAYER_SLIDING) : kind;
 }
 
@@ -131,6 +135,8 @@ static ftmem_status shape_check(const ftmem__shape *shape, ftmem_error *error)
     if (ftmem__mul(&c, shape->model->position_rows, h) > limit || ftmem__mul(&c, shape->model->position_rows, shape->model->position_rows) > limit)
         c.overflow = true;
     if (ftmem__mul(&c, ftmem__mul(&c, widest, h), shape->model->layers) > limit << 4) c.overflow = true;
+    if (ftmem__mul(&c, ftmem__mul(&c, tokens, shape->s), shape->model->index_dim) > limit) c.overflow = true;
+    if (ftmem__mul(&c, ftmem__mul(&c, tokens, shape->s), shape->model->index_heads) > limit) c.overflow = true;
     if (!c.overflow) return FTMEM_OK;
     return ftmem__fail(error, FTMEM_E_OVERFLOW, "job", "",
                        "The dimensions of this job multiply to more than 2^52 elements in one tensor; check batch, sequence and model sizes.");

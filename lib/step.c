@@ -136,13 +136,16 @@ static int64_t step_cache(const ftmem__walk *walk)
 }
 
 /* An embedding output that was made a leaf (enable_input_require_grads over frozen weights) lives as long as the loss
-   does, and its gradient with it: to the end of the step where the loop holds the outputs. So do the checkpoints'
-   arguments. */
+   does, and its gradient with it: to the end of the step where the loop holds the outputs. So do the named arguments of
+   blocks that a reentrant checkpoint has bound (torch/utils/checkpoint.py CheckpointFunction, ctx.run_function). */
 static int64_t step_leaf_input(const ftmem__stack *stack)
 {
     const ftmem__shape *shape = stack->shape;
-    if (!shape->require_input_grad || shape->embed_trained || shape->adapter->trainable_tokens) return 0;
-    return 2 * step_stream_bytes(shape, shape->stream, FTMEM__PASS_FORWARD) + (shape->family->positional_masks ? 0 : stack->embed.mask_bytes);
+    int64_t sum = 0;
+    if (!shape->require_input_grad) return 0;
+    if (!shape->embed_trained && !shape->adapter->trainable_tokens) sum = 2 * step_stream_bytes(shape, shape->stream, FTMEM__PASS_FORWARD);
+    if (shape->job->recompute != FTMEM_RECOMPUTE_REENTRANT || shape->family->positional_masks) return sum;
+    return sum + stack->embed.mask_bytes + stack->embed.table_bytes;
 }
 
 static int64_t step_leaf_sides(const ftmem__stack *stack)
@@ -158,7 +161,7 @@ static int64_t step_leaf_sides(const ftmem__stack *stack)
    which are outputs too, and what nodes hold as attributes, which goes with the graph. */
 static int64_t step_leaf(const ftmem__walk *walk)
 {
-    int64_t sum = 0;
+    int64_t sum = ftmem__round512(ftmem__bytes(FTMEM_FP32, 1)); /* the loss itself */
     int32_t k;
     if (!ftmem__holds_outputs(walk->shape.job)) return 0;
     for (k = 0; k < walk->stacks; k++) sum += step_leaf_input(&walk->stack[k]) + step_leaf_sides(&walk->stack[k]);
@@ -310,7 +313,7 @@ static void step_optimizer(step_run *run)
 {
     const ftmem__totals *t = &run->step->totals;
     ftmem__figure f = { 0, 0, 0 };
-    f.peak = t->step_bytes;
+    f.peak = run->first == FTMEM_PHASE_FORWARD ? t->first_step_bytes : t->step_bytes;
     step_moment(run, run->first + 3, f, 0, -1, -1);
 }
 
@@ -332,6 +335,7 @@ static void step_once(step_run *run, int64_t states)
         run->both = true;
     }
     run->level = t->resident - t->narrowed_bytes + t->master_bytes + t->state_bytes + t->gradient_bytes + 2 * t->workspace_bytes + run->held + run->leaf;
+    if (run->walk->shape.job->loss == FTMEM_LOSS_HELD || run->walk->shape.job->loss == FTMEM_LOSS_LOOP) run->level += 512; /* the loss itself */
     step_optimizer(run);
     if (run->walk->shape.job->loss != FTMEM_LOSS_LOOP) run->held = run->leaf = 0;
 }

@@ -270,7 +270,7 @@ static bool tape_wants_grad(const ftmem__tape *tape, const ftmem__var *in, int32
     bool grad = false;
     int32_t i;
     for (i = 0; i < count; i++) grad = grad || in[i].grad;
-    return grad && tape->mode != FTMEM__NO_GRAD;
+    return grad && tape->mode != FTMEM__NO_GRAD && !tape->no_grad;
 }
 
 static int16_t tape_result(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int64_t n, int64_t cols, int32_t dtype)
@@ -758,10 +758,8 @@ void ftmem__replay(ftmem__tape *tape, int32_t last)
 void ftmem__cache_hold(ftmem__tape *tape, ftmem__var value, bool outputs)
 {
     if (value.store < 0) return;
-    if (outputs && tape->mode == FTMEM__RECORD) {
-        tape->outputs_bytes += tape->stores[value.store].bytes;
-        tape_attribute(tape, value.store);
-    } else if (!tape->stores[value.store].cached) {
+    if (outputs && tape->mode == FTMEM__RECORD) tape_attribute(tape, value.store);
+    else if (!tape->stores[value.store].cached) {
         tape->stores[value.store].cached = true;
         ftmem__hold(tape, value.store);
     }
