@@ -121,9 +121,12 @@ static ftmem_status job_check_layer_kinds(const ftmem_model *model, ftmem_error 
         if (ftmem__layer_attention(kind) >= FTMEM__LAYER_KINDS || ftmem__layer_mlp(kind) >= FTMEM__MLP_KINDS)
             return ftmem__fail_int(error, FTMEM_E_RANGE, "model.layer_kind", kind,
                                    "model.layer_kind has a value that is none; its low four bits are 0 (full), 1 (sliding window), 2 (full without "
-                                   "rotation) or 3 (sparse, shared index), its high four bits 0 (dense) or 1 (experts)");
+                                   "rotation), 3 (sparse, shared index), 4 (state-space mixer) or 5 (none), its high four bits 0 (dense), 1 (experts) or 2 (none)");
         if (ftmem__layer_mlp(kind) == FTMEM__MLP_EXPERTS && model->experts == 0)
             return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.experts", 0, "model.layer_kind has blocks with experts; give model.experts.");
+        if (ftmem__layer_attention(kind) == FTMEM__LAYER_SSM && (model->ssm_heads == 0 || model->ssm_head_dim == 0 || model->ssm_state == 0 || model->ssm_chunk == 0))
+            return ftmem__fail_int(error, FTMEM_E_MISSING, "model.ssm_heads", model->ssm_heads,
+                                   "model.layer_kind has state-space mixers; give model.ssm_heads, ssm_head_dim, ssm_state and ssm_chunk.");
     }
     return FTMEM_OK;
 }
