@@ -46,6 +46,9 @@ STEPS(families_residual_first, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__KEEP, FTMEM_
 STEPS(families_two_norms, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, FTMEM__RESTART, FTMEM__DROPOUT_ASIDE, FTMEM__NORM, FTMEM__MLP,
       FTMEM__DROPOUT, FTMEM__KEEP, FTMEM__ADD_BRANCH, FTMEM__ADD);
 
+/* modeling_nemotron_h.py NemotronHBlock */
+STEPS(families_one_part, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MIXER, FTMEM__ADD);
+
 /* modeling_bert.py BertLayer: norms after each half, each in a module that its input outlives */
 STEPS(families_bert, FTMEM__RESIDUAL, FTMEM__CONTEXT, FTMEM__OUT_ASIDE, FTMEM__DROPOUT, FTMEM__ADD_NORM, FTMEM__FORGET_BRANCH, FTMEM__RESIDUAL, FTMEM__UP,
       FTMEM__DOWN_ASIDE, FTMEM__DROPOUT, FTMEM__ADD_NORM);
@@ -137,6 +140,17 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_WHISPER] = {.block = families_whisper_decoder, .encoder = &families_whisper_source, .positions_by_row = true, WHISPER},
     [FTMEM_BART] = {.block = families_bart_decoder, .encoder = &families_bart_source, .logits_buffer = true, BART},
     [FTMEM_T5] = {.block = families_t5_decoder, .encoder = &families_t5_plain_encoder, .gated_form = &families_t5_gated, .keeps_cache = true, T5_PLAIN},
+    [FTMEM_NEMOTRON_H] = {.model_type = "nemotron_h", .block = families_one_part, .norm = FTMEM__RMS_WIDENED, .positions = FTMEM__UNROTATED, .mlp = FTMEM__PLAIN, .activation = FTMEM_RELU2,
+        .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .router_fp32 = true, .logits_fp32 = true, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
+        .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF,
+        .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, "up_proj", NULL, "down_proj", "embeddings", "lm_head", [FTMEM_ROLE_ROUTER] = "mixer.gate",
+                    [FTMEM_ROLE_EXPERTS_UP] = "experts.up_proj", [FTMEM_ROLE_EXPERTS_DOWN] = "experts.down_proj", [FTMEM_ROLE_KV_DOWN] = "fc1_latent_proj",
+                    [FTMEM_ROLE_KV_UP] = "fc2_latent_proj", [FTMEM_ROLE_SSM_IN] = "in_proj", [FTMEM_ROLE_SSM_OUT] = "out_proj"},
+        .default_targets = R(Q) | R(K) | R(V) | R(O)},
+    [FTMEM_MINISTRAL3] = {.model_type = "ministral3", LLAMA_LIKE, .scaled_by_position = true},
+    [FTMEM_MIMO] = {.model_type = "mimo", LLAMA_PARTS, .remote_code = true, .qkv_bias = ON,
+        .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", [FTMEM_ROLE_TOWER] = "input_proj"},
+        .default_targets = R(Q) | R(V)},
     [FTMEM_LLAMA] = {.model_type = "llama", LLAMA_LIKE},
     [FTMEM_MISTRAL] = {.model_type = "mistral", .loss_in_model = true, LLAMA_LIKE},
     [FTMEM_QWEN2] = {.model_type = "qwen2", .table_buffers_before = 445, .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = ON, .o_bias = OFF, .mlp_bias = OFF,
@@ -314,6 +328,8 @@ static void families_switches(ftmem_model *model, const ftmem__family *row)
     families_switch(&model->head_bias, row->head_bias);
     families_switch(&model->router_norm, row->router_norm ? row->router_norm : OFF);
     families_switch(&model->expert_bias, row->expert_bias ? row->expert_bias : OFF);
+    families_switch(&model->ssm_bias, OFF);
+    families_switch(&model->ssm_conv_bias, ON);
     families_switch(&model->scaled, row->logit_scale || row->scale_before_head ? ON : OFF);
     families_switch(&model->alibi, row->positions == FTMEM__ALIBI ? ON : OFF);
 }
@@ -337,6 +353,8 @@ void ftmem__model_defaults(ftmem_model *model)
     if (row->embedding == FTMEM__EMBED_PATCHES || model->tower) families_int(&model->channels, 3);
     families_int(&model->position_rows, row->embedding == FTMEM__EMBED_PATCHES ? ftmem__image_tokens(model) : 0);
     if (model->experts > 0) families_int(&model->expert_ffn, model->ffn);
+    if (model->ssm_heads > 0) families_int(&model->ssm_groups, 1);
+    if (model->ssm_heads > 0) families_int(&model->ssm_conv, 4);
     families_int(&model->position_rows, row->positions == FTMEM__LEARNED ? model->max_positions : 0);
     if (row->positions == FTMEM__RELATIVE) families_int(&model->relative_buckets, 32);
     if (!row->encoder) return;

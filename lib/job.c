@@ -100,16 +100,18 @@ static ftmem_status job_check_supported(const ftmem__case *c, ftmem_error *error
     return FTMEM_OK;
 }
 
-/* PEFT counts the tower's blocks by the same numbers as the text model's. */
+/* PEFT counts the blocks of a tower, and those for multi-token prediction, by the same numbers as the text model's. */
 static ftmem_status job_check_tower(const ftmem__case *c, ftmem_error *error)
 {
-    if (c->model.tower == 0) return FTMEM_OK;
-    if (c->model.tower_hidden == 0 || c->model.tower_ffn == 0 || c->model.tower_layers == 0 || c->model.patch_size == 0)
+    const ftmem_model *m = &c->model;
+    if (m->tower == 0 && m->mtp_layers == 0) return FTMEM_OK;
+    if (m->tower > 0 && (m->tower_hidden == 0 || m->tower_ffn == 0 || m->tower_layers == 0 || m->patch_size == 0))
         return ftmem__fail(error, FTMEM_E_MISSING, "model.tower_hidden", "0",
                            "model.tower is given, but not its dimensions: tower_hidden, tower_ffn, tower_layers and patch_size are required");
     if (c->adapter.layers_first == 0 && c->adapter.layers_last == 0) return FTMEM_OK;
-    return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.layers_first", "given",
-                       "adapter.layers_first and layers_last choose blocks by number, which the vision tower's blocks have too: not modelled");
+    return ftmem__fail(
+        error, FTMEM_E_UNSUPPORTED, "adapter.layers_first", "given",
+        "adapter.layers_first and layers_last choose blocks by number, which the blocks of a vision tower or of multi-token prediction have too: not modelled");
 }
 
 static ftmem_status job_check_layer_kinds(const ftmem_model *model, ftmem_error *error)
@@ -117,11 +119,16 @@ static ftmem_status job_check_layer_kinds(const ftmem_model *model, ftmem_error 
     for (int32_t i = 0; i < FTMEM_MAX_LAYERS; ++i) {
         uint8_t kind = model->layer_kind[i];
         if (ftmem__layer_attention(kind) >= FTMEM__LAYER_KINDS || ftmem__layer_mlp(kind) >= FTMEM__MLP_KINDS)
-            return ftmem__fail_int(error, FTMEM_E_RANGE, "model.layer_kind", kind,
-                                   "model.layer_kind has a value that is none; its low four bits are 0 (full), 1 (sliding window), 2 (full without "
-                                   "rotation) or 3 (sparse, shared index), its high four bits 0 (dense) or 1 (experts)");
+            return ftmem__fail_int(
+                error, FTMEM_E_RANGE, "model.layer_kind", kind,
+                "model.layer_kind has a value that is none; its low four bits are 0 (full), 1 (sliding window), 2 (full without "
+                "rotation), 3 (sparse, shared index), 4 (state-space mixer) or 5 (none), its high four bits 0 (dense), 1 (experts) or 2 (none)");
         if (ftmem__layer_mlp(kind) == FTMEM__MLP_EXPERTS && model->experts == 0)
             return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.experts", 0, "model.layer_kind has blocks with experts; give model.experts.");
+        if (ftmem__layer_attention(kind) == FTMEM__LAYER_SSM &&
+            (model->ssm_heads == 0 || model->ssm_head_dim == 0 || model->ssm_state == 0 || model->ssm_chunk == 0))
+            return ftmem__fail_int(error, FTMEM_E_MISSING, "model.ssm_heads", model->ssm_heads,
+                                   "model.layer_kind has state-space mixers; give model.ssm_heads, ssm_head_dim, ssm_state and ssm_chunk.");
     }
     return FTMEM_OK;
 }

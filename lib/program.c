@@ -1,7 +1,8 @@
 /* Blocks and what stands around them: the family's steps, executed. */
 #include "method.h"
 
-static const char *const program_parts[] = { "embedding", "norm", "attention", "mlp", "residual", "head", "loss", "optimizer", "batch", "vision tower" };
+static const char *const program_parts[] = { "embedding", "norm",      "attention", "mlp",          "residual",   "head",
+                                             "loss",      "optimizer", "batch",     "vision tower", "state space" };
 
 const char *ftmem__part_name(int32_t part)
 {
@@ -465,6 +466,12 @@ static void program_clamp(ftmem__low *low, program_frame *f)
     program_replace(tape, &f->cur, ftmem__low_clamp(low, f->cur, 2));
 }
 
+static ftmem__var program_mixer(ftmem__low *low, ftmem__var x)
+{
+    if (low->kind == FTMEM__LAYER_NONE) return ftmem__low_mlp(low, x);
+    return low->kind == FTMEM__LAYER_SSM ? ftmem__low_ssm(low, x) : program_attention(low, x);
+}
+
 static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
 {
     ftmem__tape *tape = low->tape;
@@ -477,6 +484,7 @@ static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
         break;
     case FTMEM__NORM_ASIDE: program_set(tape, &f->branch, &f->has_branch, ftmem__low_norm(low, f->cur, shape->h)); break;
     case FTMEM__ATTENTION: program_replace(tape, &f->cur, program_attention(low, f->cur)); break;
+    case FTMEM__MIXER: program_replace(tape, &f->cur, program_mixer(low, f->cur)); break;
     case FTMEM__ATTENTION_ASIDE: program_set(tape, &f->branch, &f->has_branch, program_attention(low, f->cur)); break;
     case FTMEM__MLP: program_replace(tape, &f->cur, ftmem__low_mlp(low, f->cur)); break;
     case FTMEM__DROPOUT: f->cur = ftmem__low_dropout(low, f->cur, shape->family->dropout_inside ? 0 : shape->model->hidden_dropout); break;
@@ -626,7 +634,8 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
     bool by_row = shape->model->tower == FTMEM_TOWER_QWEN2_5_VL || shape->model->tower == FTMEM_TOWER_QWEN3_VL; /* positions in time, height and width */
     bool half = complex_pairs || shape->family->turn == FTMEM__TURN_HALVES;
     int64_t n = (by_row ? low->b : 1) * shape->s * shape->rotary / (half ? 2 : 1);
-    if (shape->family->positions <= FTMEM__ROPE_INTERLEAVED) /* modeling_llama.py LlamaModel: position_ids is an argument of every block */
+    if (shape->family->positions <= FTMEM__ROPE_INTERLEAVED ||
+        shape->family->positions == FTMEM__UNROTATED) /* modeling_llama.py LlamaModel: position_ids is an argument of every block */
         program_argument(p, program_table(low, shape->s, 0, FTMEM_INT64, FTMEM__OP_TABLE));
     if (shape->family->turn == FTMEM__TURN_PAIRS) { /* modeling_gptj.py: sin and cos are halves of one tensor, which no rotation keeps */
         program_argument(p, program_table(low, n, shape->rotary, shape->stream, FTMEM__OP_TABLE));

@@ -561,6 +561,13 @@ static void tape_matmul(ftmem__tape *tape, const ftmem__node *node, int16_t resu
     }
 }
 
+/* torch/utils/flop_counter.py conv_backward_flop takes a weight's gradient of a convolution by channels for one of all with all. */
+static double tape_convolution_flops(const ftmem__node *node, int32_t k)
+{
+    const ftmem__var *w = &node->in[1];
+    return k == 1 && node->op == FTMEM__OP_CONV_EACH ? node->flops * (double)(w->n / w->cols) : node->flops;
+}
+
 /* convolution_backward: the input's gradient, the weight's, the bias's; no cuBLAS. */
 static void tape_convolution(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
@@ -568,7 +575,7 @@ static void tape_convolution(ftmem__tape *tape, const ftmem__node *node, int16_t
     for (k = 0; k < node->inputs; k++) {
         if (!tape_needs(node, k)) continue;
         result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in[k].n, node->in[k].cols, node->out_dtype, tape->birth);
-        if (k < 2) tape->flops += node->flops;
+        if (k < 2) tape->flops += tape_convolution_flops(node, k);
     }
 }
 

@@ -931,7 +931,7 @@ static walk_stream walk_embed(ftmem__walk *walk, int32_t stack)
     return stream;
 }
 
-/* A vision tower is there and does not run. */
+/* A vision tower, or blocks for multi-token prediction: there, and not run. */
 static void walk_tower(ftmem__walk *walk)
 {
     ftmem__low low = walk_low(walk, 0, NULL, FTMEM__PASS_EVAL);
@@ -939,6 +939,7 @@ static void walk_tower(ftmem__walk *walk)
     walk->params.segment = ftmem__segment_embed(0);
     low.params = &walk->params;
     ftmem__low_tower(&low);
+    ftmem__low_mtp(&low);
 }
 
 ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error)

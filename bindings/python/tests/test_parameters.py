@@ -22,7 +22,7 @@ REFUSED = {
 # Configs of these are read inside those of vision-language models.
 TOWERS = {"clip_vision_model", "siglip_vision_model", "pixtral", "qwen2_5_vl_vision", "qwen3_vl_vision"}
 # Not in transformers: counted by hand in test_remote_code.py.
-REMOTE = {"qwen", "baichuan", "chatglm", "internlm2", "orion", "minicpm", "deepseek"}
+REMOTE = {"qwen", "baichuan", "chatglm", "internlm2", "orion", "minicpm", "deepseek", "mimo"}
 # The first block is not like the others: its parameters times the depth are not those of all blocks.
 UNEVEN = {"deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "mimo_v2_flash", "glm4_moe"}
 # Two stacks: counted in golden/two_stacks.csv of tests/accuracy.
@@ -109,11 +109,7 @@ def other_config(name: str) -> dict[str, Any]:
     return dict(config)
 
 
-# The text model is of a family that is not modelled yet.
-OTHER_REFUSED = {"mistralai__Devstral-Small-2-24B-Instruct-2512": "ministral3"}
-
-
-@pytest.mark.parametrize("row", [pytest.param(r, id=f"{r['config']}-{r['task']}") for r in other_rows() if r["config"] not in OTHER_REFUSED])
+@pytest.mark.parametrize("row", [pytest.param(r, id=f"{r['config']}-{r['task']}") for r in other_rows()])
 def test_encoders_and_vision(row: dict[str, str]) -> None:
     """Totals with the head of each task, and what PEFT's all-linear would train: of the whole model, the tower too."""
     config, task = other_config(row["config"]), row["task"] or "auto"
