@@ -107,7 +107,9 @@ enum {
     FTMEM_CLIP_VISION_MODEL = 51, FTMEM_SIGLIP_VISION_MODEL = 52, FTMEM_PIXTRAL = 53, FTMEM_QWEN2_5_VL_VISION = 54, FTMEM_QWEN3_VL_VISION = 55,
     /* latent attention with dense MLPs; sinks; code outside transformers */
     FTMEM_MINICPM3 = 56, FTMEM_MIMO_V2_FLASH = 57, FTMEM_DEEPSEEK = 58,
-    FTMEM_FAMILY_END = 59
+    /* gated delta-net linear attention beside full attention */
+    FTMEM_QWEN3_NEXT = 59, FTMEM_QWEN3_5 = 60, FTMEM_QWEN3_5_MOE = 61,
+    FTMEM_FAMILY_END = 62
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
@@ -251,9 +253,14 @@ enum {
     FTMEM_ROLE_POOL = 24,  /* a linear between the blocks and the head: BERT's pooler, the transform before a masked LM's decoder */
     FTMEM_ROLE_WIDEN = 25, /* from the width of the token embedding to that of the blocks (ALBERT) */
     FTMEM_ROLE_TOWER = 26, /* linears of a vision tower and its projector that have no name of the text model's */
-    FTMEM_ROLE_END = 27
+    /* of linear attention, whose queries, keys and values are FTMEM_ROLE_QKV */
+    FTMEM_ROLE_LINEAR_Z = 27,   /* the gate of its output */
+    FTMEM_ROLE_LINEAR_B = 28,   /* how much each token writes, where one linear makes both also how much the state decays */
+    FTMEM_ROLE_LINEAR_A = 29,   /* how much the state decays */
+    FTMEM_ROLE_LINEAR_OUT = 30, /* its output projection */
+    FTMEM_ROLE_END = 31
 };
-#define FTMEM_ROLES_ALL_LINEAR 0x7ffe1ffu /* every linear but the head: PEFT's "all-linear" */
+#define FTMEM_ROLES_ALL_LINEAR 0x7fffe1ffu /* every linear but the head: PEFT's "all-linear" */
 
 /* Parts for ftmem_job.freeze; a set is an OR. */
 enum { FTMEM_PART_EMBED = 1, FTMEM_PART_HEAD = 2, FTMEM_PART_FIRST_LAYERS = 4, FTMEM_PART_LAST_LAYERS = 8, FTMEM_PART_ALL_BUT = 16, FTMEM_PART_TOWER = 32, FTMEM_PART_BIASES = 64 };
@@ -335,7 +342,7 @@ typedef struct ftmem_model {
     int32_t inferred;         /* 1: dimensions were inferred from a parameter count */
     int32_t reserved;
     /* Per layer. Low four bits: 0 full attention, 1 sliding window, 2 full without rotation, 3 sparse with the index of the
-       layer before. High four bits: the MLP;
+       layer before, 4 linear attention by the gated delta rule. High four bits: the MLP;
        0 dense, 1 experts. */
     uint8_t layer_kind[FTMEM_MAX_LAYERS];
     int64_t experts;           /* routed experts of a block with experts; 0: a dense model. All of them are parameters */
@@ -379,6 +386,11 @@ typedef struct ftmem_model {
     int64_t temporal_patch;   /* frames of a patch; 0: 1 */
     int32_t tower;            /* FTMEM_TOWER_...: a vision-language model, of which this is the text model; 0: none */
     int32_t mean_pooling;     /* switch: a classifier reads the mean of all tokens instead of the first one; AUTO: off */
+    int64_t linear_key_heads;   /* linear attention: heads of queries and keys; 0: no block has it */
+    int64_t linear_value_heads; /* heads of its values, a multiple; 0: linear_key_heads */
+    int64_t linear_key_dim;     /* width of one of its query or key heads; required with linear_key_heads */
+    int64_t linear_value_dim;   /* of one of its value heads; 0: linear_key_dim */
+    int64_t conv_kernel;        /* tokens that its convolution sees; 0: 4 */
 } ftmem_model;
 
 /* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do

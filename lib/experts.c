@@ -332,6 +332,20 @@ static ftmem__var experts_shared(ftmem__low *low, ftmem__var x, ftmem__var y)
     return sum;
 }
 
+/* modeling_qwen3_next.py Qwen3NextSparseMoeBlock: the shared expert comes first, and is weighed for each token; takes over both. */
+static ftmem__var experts_weighed(ftmem__low *low, ftmem__var x, ftmem__var y, ftmem__var shared)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var gate = ftmem__low_linear(low, FTMEM_ROLE_SHARED_GATE, x, 1, false), sum;
+    experts_replace(tape, &gate, ftmem__unary(tape, FTMEM__OP_SIGMOID, gate));
+    experts_replace(tape, &shared, ftmem__binary(tape, FTMEM__OP_MUL, gate, shared));
+    ftmem__drop(tape, gate);
+    sum = ftmem__binary(tape, FTMEM__OP_ADD, y, shared);
+    ftmem__drop(tape, y);
+    ftmem__drop(tape, shared);
+    return sum;
+}
+
 /* One expert of transformers 4, an MLP of plain linears over its share of the rows, whose weighted result is added in place. */
 static void experts_one(ftmem__low *low, ftmem__var x, ftmem__var weights, int64_t rows, ftmem__var *sum)
 {
@@ -396,10 +410,13 @@ enum { EXPERTS_JOINED = 500 }; /* transformers 5: one tensor for all experts */
 
 ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x)
 {
+    bool weighed = low->shape->family->modules[FTMEM_ROLE_SHARED_GATE] && low->shape->model->shared_ffn > 0;
+    ftmem__var shared = { 0 };
+    if (weighed) shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
     experts_choice choice = experts_route(low, x);
     bool loop = low->shape->job->transformers_version < EXPERTS_JOINED;
     ftmem__var y = low->shape->family->experts_apart ? experts_apart(low, x, &choice) : loop ? experts_loop(low, x, &choice) : experts_forward(low, x, &choice);
-    y = experts_shared(low, x, y);
+    y = weighed ? experts_weighed(low, x, y, shared) : experts_shared(low, x, y);
     ftmem__drop(low->tape, choice.logits);
     ftmem__drop(low->tape, choice.weights);
     ftmem__drop(low->tape, choice.index);

@@ -101,10 +101,10 @@ static inline bool ftmem__is_linear(int32_t role) /* a matrix of a block that Lo
 }
 
 /* Halves of ftmem_model.layer_kind. */
-enum { FTMEM__LAYER_FULL, FTMEM__LAYER_SLIDING, FTMEM__LAYER_NO_ROTATION, FTMEM__LAYER_SHARED_INDEX, FTMEM__LAYER_KINDS };
+enum { FTMEM__LAYER_FULL, FTMEM__LAYER_SLIDING, FTMEM__LAYER_NO_ROTATION, FTMEM__LAYER_SHARED_INDEX, FTMEM__LAYER_LINEAR, FTMEM__LAYER_KINDS };
 /* Beside them, where blocks hand on which keys they have chosen (ftmem__shape_layer_kind): the block before has just chosen,
    or has handed on itself what it was given. */
-enum { FTMEM__LAYER_HANDED_NEW = 4, FTMEM__LAYER_HANDED_OLD = 8, FTMEM__LAYER_HANDED = 12 };
+enum { FTMEM__LAYER_HANDED_NEW = 64, FTMEM__LAYER_HANDED_OLD = 128, FTMEM__LAYER_HANDED = 192 };
 enum { FTMEM__MLP_DENSE, FTMEM__MLP_EXPERTS, FTMEM__MLP_KINDS };
 static inline uint8_t ftmem__layer_attention(uint8_t kind)
 {
@@ -112,7 +112,7 @@ static inline uint8_t ftmem__layer_attention(uint8_t kind)
 }
 static inline uint8_t ftmem__layer_mlp(uint8_t kind)
 {
-    return kind >> 4;
+    return (kind & (uint8_t)~FTMEM__LAYER_HANDED) >> 4;
 }
 
 typedef struct ftmem__family {
@@ -180,6 +180,8 @@ typedef struct ftmem__family {
                                             decoder's own config (modeling_t5.py T5Stack) */
     bool loss_own_dtype;          /* CrossEntropyLoss of the logits as they are, in the model's own forward (modeling_t5.py, modeling_bert.py) */
     bool down_never_quantized;    /* _keep_in_fp32_modules has the down projection (modeling_t5.py) */
+    bool gated_output;            /* queries come with a gate, by whose sigmoid attention's result is multiplied (modeling_qwen3_next.py Qwen3NextAttention) */
+    bool linear_joined;           /* linear attention has two input projections, not four (modeling_qwen3_next.py Qwen3NextGatedDeltaNet) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */
 } ftmem__family;

@@ -119,9 +119,12 @@ static ftmem_status job_check_layer_kinds(const ftmem_model *model, ftmem_error 
         if (ftmem__layer_attention(kind) >= FTMEM__LAYER_KINDS || ftmem__layer_mlp(kind) >= FTMEM__MLP_KINDS)
             return ftmem__fail_int(error, FTMEM_E_RANGE, "model.layer_kind", kind,
                                    "model.layer_kind has a value that is none; its low four bits are 0 (full), 1 (sliding window), 2 (full without "
-                                   "rotation) or 3 (sparse, shared index), its high four bits 0 (dense) or 1 (experts)");
+                                   "rotation), 3 (sparse, shared index) or 4 (linear), its high four bits 0 (dense) or 1 (experts)");
         if (ftmem__layer_mlp(kind) == FTMEM__MLP_EXPERTS && model->experts == 0)
             return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.experts", 0, "model.layer_kind has blocks with experts; give model.experts.");
+        if (ftmem__layer_attention(kind) == FTMEM__LAYER_LINEAR && (model->linear_key_heads == 0 || !ftmem__family_of(model)->modules[FTMEM_ROLE_LINEAR_OUT]))
+            return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.linear_key_heads", model->linear_key_heads,
+                                   "model.layer_kind has blocks with linear attention; give model.linear_key_heads, in a family that has such blocks.");
     }
     return FTMEM_OK;
 }

@@ -195,7 +195,7 @@ static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var 
     node->flops = 0;
     node->held = node->fourth = 0;
     node->saves = false;
-    if (!tape->replay) node->grad[0] = node->grad[1] = node->grad[2] = -1;
+    if (!tape->replay) node->grad[0] = node->grad[1] = node->grad[2] = node->grad[3] = -1;
     node->op = (uint8_t)op;
     node->inputs = (uint8_t)count;
     node->outs = 1;
@@ -563,6 +563,13 @@ static void tape_matmul(ftmem__tape *tape, const ftmem__node *node, int16_t resu
     }
 }
 
+/* torch/utils/flop_counter.py conv_backward_flop does not know groups: it takes each channel's kernel to see all channels. */
+static double tape_convolution_flops(const ftmem__node *node, int32_t k)
+{
+    bool depthwise = node->op == FTMEM__OP_CONV_DEPTHWISE && k == 1;
+    return depthwise ? node->flops * (double)(node->in[1].n / node->in[1].cols) : node->flops;
+}
+
 /* convolution_backward: the input's gradient, the weight's, the bias's; no cuBLAS. */
 static void tape_convolution(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
@@ -570,7 +577,7 @@ static void tape_convolution(ftmem__tape *tape, const ftmem__node *node, int16_t
     for (k = 0; k < node->inputs; k++) {
         if (!tape_needs(node, k)) continue;
         result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in[k].n, node->in[k].cols, node->out_dtype, tape->birth);
-        if (k < 2) tape->flops += node->flops;
+        if (k < 2) tape->flops += tape_convolution_flops(node, k);
     }
 }
 
