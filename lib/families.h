@@ -127,10 +127,19 @@ static inline bool ftmem__is_linear(int32_t role) /* a matrix of a block that Lo
 }
 
 /* Halves of ftmem_model.layer_kind. */
-enum { FTMEM__LAYER_FULL, FTMEM__LAYER_SLIDING, FTMEM__LAYER_NO_ROTATION, FTMEM__LAYER_SHARED_INDEX, FTMEM__LAYER_SSM, FTMEM__LAYER_NONE, FTMEM__LAYER_KINDS };
+enum {
+    FTMEM__LAYER_FULL,
+    FTMEM__LAYER_SLIDING,
+    FTMEM__LAYER_NO_ROTATION,
+    FTMEM__LAYER_SHARED_INDEX,
+    FTMEM__LAYER_SSM,
+    FTMEM__LAYER_NONE,
+    FTMEM__LAYER_LINEAR,
+    FTMEM__LAYER_KINDS
+};
 /* Beside them, where blocks hand on which keys they have chosen (ftmem__shape_layer_kind): the block before has just chosen,
    or has handed on itself what it was given. */
-enum { FTMEM__LAYER_HANDED_NEW = 4, FTMEM__LAYER_HANDED_OLD = 8, FTMEM__LAYER_HANDED = 12 };
+enum { FTMEM__LAYER_HANDED_NEW = 64, FTMEM__LAYER_HANDED_OLD = 128, FTMEM__LAYER_HANDED = 192 };
 enum { FTMEM__MLP_DENSE, FTMEM__MLP_EXPERTS, FTMEM__MLP_NONE, FTMEM__MLP_KINDS };
 static inline uint8_t ftmem__layer_attention(uint8_t kind)
 {
@@ -138,7 +147,7 @@ static inline uint8_t ftmem__layer_attention(uint8_t kind)
 }
 static inline uint8_t ftmem__layer_mlp(uint8_t kind)
 {
-    return kind >> 4;
+    return (kind & (uint8_t)~FTMEM__LAYER_HANDED) >> 4;
 }
 
 typedef struct ftmem__family {
@@ -211,6 +220,8 @@ typedef struct ftmem__family {
     bool shared_gated;            /* the shared expert comes first, and is weighed by a sigmoid (modeling_qwen2_moe.py) */
     bool logits_fp32;             /* lm_head(...).float() in the model's forward (modeling_nemotron_h.py) */
     bool scaled_by_position;      /* rotated queries are multiplied by a number for each position (modeling_ministral3.py get_llama_4_attn_scale) */
+    bool gated_output;            /* queries come with a gate, by whose sigmoid attention's result is multiplied (modeling_qwen3_next.py Qwen3NextAttention) */
+    bool linear_joined;           /* linear attention has two input projections, not four (modeling_qwen3_next.py Qwen3NextGatedDeltaNet) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */
 } ftmem__family;

@@ -194,7 +194,8 @@ bool ftmem__low_fused_mlp(ftmem__low *low, ftmem__var x, int64_t f, ftmem__var *
 ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width);       /* the family's norm over the last `width` */
 ftmem__var ftmem__low_layer_norm(ftmem__low *low, ftmem__var x, int64_t width); /* LayerNorm with a bias, whatever the family's is */
 ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x);
-ftmem__var ftmem__low_rms(ftmem__low *low, ftmem__var x); /* x / rms(x), of fp32; takes over x */
+ftmem__var ftmem__low_rms(ftmem__low *low, ftmem__var x);                                        /* x / rms(x), of fp32; takes over x */
+ftmem__var ftmem__low_gated_norm(ftmem__low *low, ftmem__var x, ftmem__var gate, int64_t width); /* norm(x) * silu(gate); both stay the caller's */
 /* attention.c */
 ftmem__var ftmem__low_turn(ftmem__low *low, ftmem__var x);                                                  /* (x * cos) + (rotate_half(x) * sin) */
 void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, int32_t *count);              /* locals: what the caller's frame keeps beside */
@@ -220,6 +221,8 @@ ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x);                
 ftmem__var ftmem__low_clamp(ftmem__low *low, ftmem__var x, int32_t bounds);            /* backward: a mask for each bound, and a zero; x stays the caller's */
 ftmem__var ftmem__low_softcap(ftmem__low *low, ftmem__var x);                          /* takes over x */
 ftmem__var ftmem__low_dropout_add(ftmem__low *low, ftmem__var x, ftmem__var residual); /* both stay the caller's */
+/* delta.c */
+ftmem__var ftmem__low_delta(ftmem__low *low, ftmem__var x); /* linear attention by the gated delta rule, with its projections */
 /* experts.c */
 ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x);
 /* program.c: the three kinds of segment */

@@ -288,7 +288,7 @@ static ftmem__var ssm_convolution(ftmem__low *low, ftmem__var x, const ssm_sizes
 {
     ftmem__tape *tape = low->tape;
     const ftmem__shape *shape = low->shape;
-    int64_t k = shape->model->ssm_conv, length = shape->s + k - 1, n = low->b * z->conv * length;
+    int64_t k = shape->model->conv_kernel, length = shape->s + k - 1, n = low->b * z->conv * length;
     ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_NORM, z->conv * k, k, low->trained), b, own, y, in[3];
     bool bias = shape->model->ssm_conv_bias == FTMEM_ON;
     int32_t dtype = shape->autocast ? shape->autocast : w.dtype, i;
@@ -376,7 +376,7 @@ ftmem__var ftmem__low_ssm(ftmem__low *low, ftmem__var x)
     ftmem__var own = ssm_padding(low, ftmem__keep(tape, x)), projected, part[3], a, convolved, scanned, y;
     int32_t i;
     tape->part = FTMEM__PART_SSM;
-    projected = ftmem__low_linear(low, FTMEM_ROLE_SSM_IN, own, z.wide, bias);
+    projected = ftmem__low_linear(low, FTMEM_ROLE_MIXER_IN, own, z.wide, bias);
     a = ssm_a(low);
     n[0] = low->tokens * z.inner, n[1] = low->tokens * z.conv, n[2] = low->tokens * shape->model->ssm_heads;
     ftmem__split(tape, projected, 3, n, part);
@@ -385,7 +385,7 @@ ftmem__var ftmem__low_ssm(ftmem__low *low, ftmem__var x)
     y = ftmem__cast(tape, scanned, x.dtype);
     y = ftmem__shaped(y, y.n, z.inner);
     convolved = ftmem__shaped(convolved, convolved.n, z.conv);
-    ssm_replace(tape, &y, ftmem__low_linear(low, FTMEM_ROLE_SSM_OUT, y, shape->h, bias));
+    ssm_replace(tape, &y, ftmem__low_linear(low, FTMEM_ROLE_MIXER_OUT, y, shape->h, bias));
     ftmem__drop(tape, convolved);
     ftmem__drop(tape, scanned);
     for (i = 0; i < 3; i++) ftmem__drop(tape, part[i]);

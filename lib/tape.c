@@ -195,7 +195,7 @@ static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var 
     node->flops = 0;
     node->held = node->fourth = 0;
     node->saves = false;
-    if (!tape->replay) node->grad[0] = node->grad[1] = node->grad[2] = -1;
+    if (!tape->replay) node->grad[0] = node->grad[1] = node->grad[2] = node->grad[3] = -1;
     node->op = (uint8_t)op;
     node->inputs = (uint8_t)count;
     node->outs = 1;

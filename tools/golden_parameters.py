@@ -54,12 +54,13 @@ from transformers.pytorch_utils import Conv1D
 TYPES = (
     "llama mistral qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 gpt2 gpt_neox gptj opt bloom mpt falcon starcoder2 "
     "gpt_bigcode olmo olmo2 olmo3 smollm3 granite stablelm cohere cohere2 mixtral qwen3_moe deepseek_v2 deepseek_v3 glm4_moe "
-    "minimax_m2 olmoe minicpm3 deepseek_v32 glm_moe_dsa mimo_v2_flash qwen2_moe gpt_oss ministral3 nemotron_h"
+    "minimax_m2 olmoe minicpm3 deepseek_v32 glm_moe_dsa mimo_v2_flash qwen2_moe gpt_oss ministral3 nemotron_h "
+    "qwen3_next qwen3_5_text qwen3_5_moe_text"
 ).split()
 
 # Out of scope: mixtures of experts, hybrids, encoders, encoder-decoders, vision, code that transformers does not have.
 OTHER_TYPES = (
-    "llama4 qwen3_next bert t5 clip vit llava mllama "
+    "llama4 bert t5 clip vit llava mllama "
     "qwen3_vl gemma4 phi-msft minicpm"
 ).split()
 
@@ -167,6 +168,7 @@ UNDECLARED_HEAD_DIM = "qwen2 phi phi3 starcoder2 olmo olmo2 olmo3 smollm3 granit
 ALIASES = {"falcon": {"n_embed": "hidden_size"}, "bloom": {"n_embed": "hidden_size"},
            "nemotron_h": {"mamba_n_groups": "n_groups", "mamba_d_conv": "conv_kernel", "mamba_chunk_size": "chunk_size"}}    # beside attribute_map
 ROTARY_KEY = {"glm4_moe": "partial_rotary_factor", "phi": "partial_rotary_factor", "phi3": "partial_rotary_factor", "stablelm": "partial_rotary_factor",
+              "qwen3_next": "partial_rotary_factor", "qwen3_5_text": "partial_rotary_factor", "qwen3_5_moe_text": "partial_rotary_factor",
               "gpt_neox": "rotary_pct"}
 WINDOW_PATTERN = {"gemma3_text": 6, "cohere2": 4}        # sliding_window_pattern: read, but not declared
 
