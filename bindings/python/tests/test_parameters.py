@@ -119,12 +119,6 @@ def test_encoders_and_vision(row: dict[str, str]) -> None:
         assert (prediction.parameters, prediction.trainable) == (int(row["params"]), int(row["lora_r16_all_linear_trainable"]))
 
 
-@pytest.mark.parametrize("name", OTHER_REFUSED)
-def test_other_refused_by_name(name: str) -> None:
-    with pytest.raises(ftmem.Unsupported, match=OTHER_REFUSED[name]):
-        ftmem.prepare(other_config(name))
-
-
 # Experts of a block are gate, up and down: 3 x hidden x width each.
 ACTIVE = {
     # 32 blocks of 8 experts, 2 chosen: 46702792704 - 6 x 32 x 3 x 4096 x 14336, the 12.9 B of arXiv 2401.04088
