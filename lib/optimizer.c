@@ -48,6 +48,12 @@ const ftmem__optimizer *ftmem__optimizer_of(const ftmem_job *job)
     return &optimizer_table[job->optimizer];
 }
 
+/* All experts of a block in one tensor of three dimensions. */
+static bool optimizer_stacked(const ftmem__param *p)
+{
+    return p->base && (p->role == FTMEM_ROLE_EXPERTS_UP || p->role == FTMEM_ROLE_EXPERTS_DOWN);
+}
+
 static bool optimizer_fits(int32_t of, const ftmem__param *p)
 {
     bool block = p->segment >= 0, linear = block && p->role <= FTMEM_ROLE_DOWN;
@@ -88,10 +94,10 @@ static ftmem__buffer optimizer_buffer(int64_t n, int32_t dtype)
 static ftmem__buffer optimizer_matrix(const ftmem_job *job, const ftmem__param *p, int32_t dtype, int32_t size)
 {
     int64_t rows = p->rows > 0 ? p->rows : 1, cols = p->n / rows, k = rows < cols ? rows : cols, other = rows < cols ? cols : rows;
-    int64_t r = job->optimizer_rank < k ? job->optimizer_rank : k;
+    int64_t r = job->optimizer_rank < k ? job->optimizer_rank : k, matrices = optimizer_stacked(p) ? job->model->experts : 1;
     switch (size) {
     case ROWS: return optimizer_buffer(rows, FTMEM_FP32);
-    case COLS: return optimizer_buffer(cols, FTMEM_FP32);
+    case COLS: return optimizer_buffer(matrices * cols, FTMEM_FP32);
     case LOW: return optimizer_buffer(other * r, dtype);
     case LOW32: return optimizer_buffer(other * r, FTMEM_FP32);
     case PROJECTION: return optimizer_buffer(k * r, dtype);
