@@ -216,7 +216,6 @@ static void report_states(report *r)
         const ftmem__rule *rule = ftmem__rule_for(job, p);
         if (p->trained) report_list(r, p, rule->keep, (int32_t)sizeof rule->keep, FTMEM_CLASS_STATES, ftmem__param_count(walk, p), FTMEM__OP_STATE);
     }
-    report_bytes(r, FTMEM_CLASS_STATES, r->step->totals.trainable > 0 ? ftmem__optimizer_of(job)->once : 0, FTMEM__OP_STATE, FTMEM__PART_OPTIMIZER);
 }
 
 /* The step's temporaries: one of each trained tensor, or a few of the one that needs most. */
