@@ -105,7 +105,9 @@ enum {
     FTMEM_BERT = 45, FTMEM_ROBERTA = 46, FTMEM_ALBERT = 47, FTMEM_DISTILBERT = 48, FTMEM_MODERNBERT = 49, FTMEM_VIT = 50,
     /* vision towers, whose configs are read inside those of vision-language models (ftmem_model.tower) */
     FTMEM_CLIP_VISION_MODEL = 51, FTMEM_SIGLIP_VISION_MODEL = 52, FTMEM_PIXTRAL = 53, FTMEM_QWEN2_5_VL_VISION = 54, FTMEM_QWEN3_VL_VISION = 55,
-    FTMEM_FAMILY_END = 56
+    /* latent attention with dense MLPs; sinks; code outside transformers */
+    FTMEM_MINICPM3 = 56, FTMEM_MIMO_V2_FLASH = 57, FTMEM_DEEPSEEK = 58,
+    FTMEM_FAMILY_END = 59
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
@@ -117,13 +119,39 @@ enum {
     FTMEM_TOWER_QWEN3_VL = 5, FTMEM_TOWER_END = 6
 };
 
-/* What is trained. */
+/* What is trained: an adapter by PEFT's method. The base may be stored in any format (ftmem_adapter.quant). */
 enum {
     FTMEM_ADAPTER_NONE = 0,  /* full fine-tuning (see ftmem_job.freeze) */
     FTMEM_ADAPTER_LORA = 1,  /* LoRA over 16-bit or fp32 weights */
     FTMEM_ADAPTER_QLORA = 2, /* LoRA over bitsandbytes' 4-bit linears */
     FTMEM_ADAPTER_LORA8 = 3, /* LoRA over bitsandbytes' LLM.int8 linears */
-    FTMEM_ADAPTER_END = 4
+    FTMEM_ADAPTER_LORA_FA = 4, /* LoRA with A frozen (PEFT's create_lorafa_optimizer) */
+    FTMEM_ADAPTER_VERA = 5,
+    FTMEM_ADAPTER_ADALORA = 6,
+    FTMEM_ADAPTER_IA3 = 7,
+    FTMEM_ADAPTER_LOHA = 8,
+    FTMEM_ADAPTER_LOKR = 9,
+    FTMEM_ADAPTER_OFT = 10,
+    FTMEM_ADAPTER_BOFT = 11,
+    FTMEM_ADAPTER_PROMPT = 12,   /* prompt tuning */
+    FTMEM_ADAPTER_PREFIX = 13,   /* prefix tuning */
+    FTMEM_ADAPTER_P_TUNING = 14,
+    FTMEM_ADAPTER_END = 15
+};
+
+/* How the linears of a frozen base are stored (lib/quant.c). INT8, NF4 and FP4 have the values of the element types. */
+enum {
+    FTMEM_QUANT_AUTO = 0,    /* what the kind says: NF4 for QLORA, INT8 for LORA8, else NONE */
+    FTMEM_QUANT_NONE = 1,
+    FTMEM_QUANT_FP8 = 2,     /* e4m3 with a scale for each block of 128 x 128 (transformers' FP8Linear) */
+    FTMEM_QUANT_MXFP4 = 3,   /* refused: transformers trains over it dequantised only */
+    FTMEM_QUANT_INT8 = 4,    /* bitsandbytes LLM.int8 */
+    FTMEM_QUANT_NF4 = 5, FTMEM_QUANT_FP4 = 6, /* bitsandbytes 4-bit: the same bytes */
+    FTMEM_QUANT_GPTQ4 = 7, FTMEM_QUANT_GPTQ8 = 8, FTMEM_QUANT_AWQ = 9, FTMEM_QUANT_HQQ4 = 10, FTMEM_QUANT_HQQ8 = 11,
+    FTMEM_QUANT_AQLM = 12,   /* 2 bits: one codebook of 16-bit codes */
+    FTMEM_QUANT_TORCHAO_INT8 = 13,
+    FTMEM_QUANT_TORCHAO_INT4 = 14, /* refused: PEFT does */
+    FTMEM_QUANT_END = 15
 };
 
 enum {
@@ -269,7 +297,7 @@ enum {
 #define FTMEM_ROLES_ALL_LINEAR 0x7ffe1ffu /* every linear but the head: PEFT's "all-linear" */
 
 /* Parts for ftmem_job.freeze; a set is an OR. */
-enum { FTMEM_PART_EMBED = 1, FTMEM_PART_HEAD = 2, FTMEM_PART_FIRST_LAYERS = 4, FTMEM_PART_LAST_LAYERS = 8, FTMEM_PART_ALL_BUT = 16, FTMEM_PART_TOWER = 32 };
+enum { FTMEM_PART_EMBED = 1, FTMEM_PART_HEAD = 2, FTMEM_PART_FIRST_LAYERS = 4, FTMEM_PART_LAST_LAYERS = 8, FTMEM_PART_ALL_BUT = 16, FTMEM_PART_TOWER = 32, FTMEM_PART_BIASES = 64 };
 
 /* Classes of live memory, the rows of live[class][moment]. */
 enum {
@@ -301,7 +329,7 @@ enum { FTMEM_VERDICT_UNKNOWN = 0, FTMEM_FITS = 1, FTMEM_MAY_FIT = 2, FTMEM_DOES_
 /* Where a figure comes from. */
 enum { FTMEM_FROM_EXACT = 1, FTMEM_FROM_RULE = 2, FTMEM_FROM_CALIBRATION = 3, FTMEM_FROM_ASSUMPTION = 4 };
 
-/* Each enum above has a name table: "dtype", "family", "tower", "activation", "adapter", "optimizer", "attention", "kernel",
+/* Each enum above has a name table: "dtype", "family", "tower", "activation", "adapter", "quant", "optimizer", "attention", "kernel",
    "recompute", "loss", "mask", "task", "stack", "role", "class", "phase", "verdict", "switch"; "part", "fused" and "vendor" name
    the bits of ftmem_job.freeze and ftmem_job.kernels and the values of ftmem_gpu.vendor. */
 FTMEM_API const char *ftmem_enum_name(const char *enum_name, int32_t value); /* NULL if there is none */
@@ -421,19 +449,25 @@ FTMEM_API ftmem_status ftmem_model_from_parameters(double parameters, ftmem_mode
 typedef struct ftmem_adapter {
     uint32_t struct_size;
     int32_t kind;            /* FTMEM_ADAPTER_...; 0: none */
-    int64_t rank;            /* r; 0: 8 (PEFT's default) */
+    int64_t rank;            /* r; 0: PEFT's default: 8, VERA 256, ADALORA 12 */
     uint32_t targets;        /* bit mask of roles; 0: the family's default in PEFT (see ftmem_adapter_target) */
     int32_t dtype;           /* of the LoRA matrices; 0: fp32 over 16-bit weights (PEFT >= 0.12, autocast_adapter_dtype) */
     double dropout;          /* LoRA dropout probability; 0: none */
     uint32_t modules_to_save;/* bit mask of FTMEM_PART_EMBED and FTMEM_PART_HEAD: trained whole, as copies */
-    int32_t quant;           /* QLORA: FTMEM_NF4 or FTMEM_FP4 (same bytes); 0: NF4 */
-    int32_t double_quant;    /* switch, QLORA; AUTO: on (the QLoRA recipe; bitsandbytes' own default is off) */
-    int32_t kbit_fp32;       /* switch: prepare_model_for_kbit_training turns what is not quantised into fp32; AUTO: on for QLORA and LORA8 */
-    int32_t use_dora;        /* switch: DoRA, as PEFT has it; AUTO: off */
+    int32_t quant;           /* FTMEM_QUANT_...: how the base's linears are stored; 0: what the kind says */
+    int32_t double_quant;    /* switch, NF4 and FP4; AUTO: on (the QLoRA recipe; bitsandbytes' own default is off) */
+    int32_t kbit_fp32;       /* switch: prepare_model_for_kbit_training turns what is not quantised into fp32; AUTO: on for NF4, FP4 and INT8 */
+    int32_t use_dora;        /* switch, LORA, QLORA and LORA8: weight-decomposed LoRA; AUTO: off */
     int32_t layers_first;    /* adapt only the first n blocks; 0: all */
     int32_t layers_last;     /* adapt only the last n blocks; 0: all */
     int32_t ends_bf16;       /* switch: after kbit_fp32 embedding and head go back to bf16 (TRL's peft_module_casting_to_bf16); AUTO: off */
-    int32_t reserved[2];
+    int32_t quant_group;     /* weights that share a scale; 0: the format's usual: GPTQ, AWQ and FP8 128, HQQ 64, AQLM 8 */
+    int32_t virtual_tokens;  /* PROMPT, PREFIX, P_TUNING: num_virtual_tokens; required there */
+    int32_t block_size;      /* OFT, BOFT: side of a rotation; 0: 32, BOFT 4 */
+    int32_t factors;         /* BOFT: boft_n_butterfly_factor, 0: 1; LOKR: decompose_factor, 0: as square as possible */
+    int32_t encoder_hidden;  /* P_TUNING: encoder_hidden_size; 0: the model's width */
+    int32_t trainable_tokens;/* LORA, QLORA, LORA8: how many rows of the embedding trainable_token_indices names; 0: none */
+    int32_t ranks[16];       /* by role: rank_pattern; 0: `rank` */
 } ftmem_adapter;
 
 /* Adds the role(s) that `name` means in this model ("q_proj", "c_attn", "all-linear") to adapter->targets.

@@ -30,7 +30,7 @@ static void attention_swap(ftmem__tape *tape, ftmem__var *place, ftmem__var valu
 }
 
 /* (x * cos) + (rotate_half(x) * sin); the tables are the model's, made once. */
-static ftmem__var attention_turn(ftmem__low *low, ftmem__var x)
+ftmem__var ftmem__low_turn(ftmem__low *low, ftmem__var x)
 {
     ftmem__tape *tape = low->tape;
     int32_t dtype = low->shape->family->tables == FTMEM__TABLES_FP32 ? FTMEM_FP32 : low->shape->mask;
@@ -65,7 +65,7 @@ static void attention_rotate_whole(ftmem__low *low, ftmem__var qk[2])
     ftmem__var wide[2], turned[2], given[2];
     int32_t i, dtype = qk[0].dtype;
     for (i = 0; i < 2; i++) wide[i] = ftmem__cast(tape, qk[i], tables == FTMEM__TABLES_CAST_QK_FP32 ? FTMEM_FP32 : dtype);
-    for (i = 0; i < 2; i++) turned[i] = attention_turn(low, wide[i]);
+    for (i = 0; i < 2; i++) turned[i] = ftmem__low_turn(low, wide[i]);
     if (tables == FTMEM__TABLES_CAST) dtype = turned[0].dtype;
     for (i = 0; i < 2; i++) given[i] = qk[i];
     for (i = 0; i < 2; i++) qk[i] = ftmem__cast(tape, turned[i], dtype);
@@ -93,7 +93,7 @@ static void attention_rotate_slices(ftmem__low *low, ftmem__var qk[2], bool late
     for (i = 0; i < 2; i++)
         part[i][0] = attention_slice(tape, qk[i], low->shape->rotary), part[i][1] = attention_slice(tape, qk[i], qk[i].cols - low->shape->rotary);
     for (i = 0; i < 2; i++) {
-        attention_swap(tape, &part[i][0], attention_turn(low, part[i][0]));
+        attention_swap(tape, &part[i][0], ftmem__low_turn(low, part[i][0]));
         if (late) continue;
         y[i] = attention_join(tape, part[i], qk[i]);
         ftmem__drop(tape, part[i][0]);
@@ -225,10 +225,10 @@ static void attention_repeat(attention_call *call, bool view)
 {
     ftmem__tape *tape = call->low->tape;
     int64_t n = call->q.n;
-    ftmem__op op = call->low->shape->kv_heads == 1 && view ? FTMEM__OP_EXPAND_VIEW : FTMEM__OP_EXPAND; /* one head repeats without a copy */
+    ftmem__op op = ftmem__low_kv_heads(call->low) == 1 && view ? FTMEM__OP_EXPAND_VIEW : FTMEM__OP_EXPAND; /* one head repeats without a copy */
     if (call->groups == 1) return;
     attention_swap(tape, &call->k, ftmem__apply(tape, op, &call->k, 1, n, call->q.cols, call->k.dtype));
-    attention_swap(tape, &call->v, ftmem__apply(tape, op, &call->v, 1, n, call->q.cols, call->v.dtype));
+    attention_swap(tape, &call->v, ftmem__apply(tape, op, &call->v, 1, attention_out_n(call), attention_out_cols(call), call->v.dtype));
 }
 
 /* A boolean mask becomes an additive one in the query's dtype, padded to 16 columns, inside each call. With alibi in it the
@@ -542,6 +542,58 @@ static ftmem__var attention_eager_bloom(attention_call *call)
     return attention_context(call, ftmem__low_dropout(low, p, low->shape->model->attention_dropout));
 }
 
+/* Scores less their highest: the index of that is kept, and its gradient is scattered into zeros. Takes over the scores. */
+static ftmem__var attention_less_highest(ftmem__tape *tape, ftmem__var scores)
+{
+    ftmem__var highest = ftmem__apply(tape, FTMEM__OP_MAX, &scores, 1, scores.n / scores.cols, 1, scores.dtype), y;
+    ftmem__node *node = ftmem__recorded(tape, highest);
+    ftmem__save_new(tape, highest, highest.n, 1, FTMEM_INT64);
+    if (node) node->work = ftmem__round512(ftmem__bytes(scores.dtype, scores.n));
+    y = ftmem__binary(tape, FTMEM__OP_SUB, scores, highest);
+    ftmem__drop(tape, highest);
+    ftmem__drop(tape, scores);
+    return y;
+}
+
+/* A column of each head's sink beside the scores, which are taken over. */
+static ftmem__var attention_with_sinks(attention_call *call, ftmem__var scores)
+{
+    ftmem__low *low = call->low;
+    int64_t heads = low->shape->heads, rows = scores.n / scores.cols;
+    ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_NORM, heads, heads, low->trained), in[2], y;
+    in[0] = scores;
+    in[1] = ftmem__apply(low->tape, FTMEM__OP_EXPAND_VIEW, &w, 1, rows, 1, w.dtype);
+    y = ftmem__apply(low->tape, FTMEM__OP_CAT, in, 2, scores.n + rows, scores.cols + 1, scores.dtype);
+    ftmem__drop(low->tape, scores);
+    return y;
+}
+
+/* modeling_mimo_v2_flash.py eager_attention_forward: window blocks have sinks. */
+static ftmem__var attention_eager_sinks(attention_call *call)
+{
+    ftmem__low *low = call->low;
+    ftmem__tape *tape = low->tape;
+    bool sinks = low->kind == FTMEM__LAYER_SLIDING;
+    int64_t n = attention_scores(call), s = call->keys;
+    ftmem__var mask = ftmem__constant(low->b * low->shape->s * s, s, low->shape->stream), x, p, weights, out;
+    x = attention_scores_of(call, call->groups == 1);
+    attention_swap(tape, &x, ftmem__unary(tape, FTMEM__OP_SCALE, x));
+    attention_swap(tape, &x, ftmem__binary(tape, FTMEM__OP_ADD, x, mask));
+    if (sinks) x = attention_with_sinks(call, x);
+    x = attention_less_highest(tape, x);
+    p = ftmem__unary(tape, FTMEM__OP_SOFTMAX, x);
+    ftmem__drop(tape, x);
+    if (sinks) attention_swap(tape, &p, ftmem__apply(tape, FTMEM__OP_SLICE, &p, 1, n, s, p.dtype));
+    weights = ftmem__low_dropout(low, ftmem__keep(tape, p), low->shape->model->attention_dropout);
+    attention_swap(tape, &weights, ftmem__cast(tape, weights, call->v.dtype));
+    out = attention_matmul(call, weights, call->v, false, call->groups == 1, attention_out_n(call), low->shape->dv, low->shape->dv);
+    low->weights = weights;
+    low->has_weights = true;
+    out = attention_transpose(call, out);
+    ftmem__drop(tape, p);
+    return out;
+}
+
 static ftmem__var attention_eager_of(attention_call *call)
 {
     switch (call->low->shape->family->eager) {
@@ -549,14 +601,15 @@ static ftmem__var attention_eager_of(attention_call *call)
     case FTMEM__EAGER_MPT: return attention_eager_mpt(call);
     case FTMEM__EAGER_BLOOM: return attention_eager_bloom(call);
     case FTMEM__EAGER_T5: return attention_eager_t5(call);
+    case FTMEM__EAGER_SINKS: return attention_eager_sinks(call);
     default: return attention_eager(call);
     }
 }
 
-/* modeling_mpt.py and modeling_bloom.py have no other attention. */
+/* modeling_mpt.py and modeling_bloom.py have no other attention, modeling_mimo_v2_flash.py none but flash-attention 4. */
 bool ftmem__low_own_eager(const ftmem__low *low)
 {
-    return low->shape->family->eager == FTMEM__EAGER_MPT || low->shape->family->eager == FTMEM__EAGER_BLOOM;
+    return low->shape->family->eager == FTMEM__EAGER_MPT || low->shape->family->eager == FTMEM__EAGER_BLOOM || low->shape->family->eager == FTMEM__EAGER_SINKS;
 }
 
 /* aten/src/ATen/native/transformers/attention.cpp _scaled_dot_product_attention_math: scales q and k apart, in fp32. */
@@ -616,7 +669,7 @@ int32_t ftmem__low_kernel(const ftmem__low *low, int32_t dtype)
 {
     attention_call call = { 0 };
     call.low = (ftmem__low *)(uintptr_t)low;
-    call.groups = low->shape->heads / low->shape->kv_heads;
+    call.groups = low->shape->heads / ftmem__low_kv_heads(low);
     call.mask = attention_masked(low);
     return attention_kernel(&call, low->shape->autocast ? low->shape->autocast : dtype);
 }

@@ -120,6 +120,8 @@ enum {
     CONFIG_INDEX_SHARED = 4096, /* layers may use the index of the layer before */
     CONFIG_TOWER = 8192,        /* a vision tower, which is read inside another config */
     CONFIG_CYCLE_FIRST = 16384, /* the first one is full, and the window is half of local_attention (ModernBERT) */
+    CONFIG_FULL_FIRST = 32768,  /* the first one is full beside the last ones */
+    CONFIG_MLP_TYPES = 65536,   /* mlp_layer_types says which blocks have experts */
     CONFIG_CYCLE_KEY = 128      /* sliding_window_pattern says how many */
 };
 
@@ -459,6 +461,7 @@ static ftmem_status config_latent_heads(const config_source *c, ftmem_model *mod
     ftmem_entry e = config_lookup(c, "qk_nope_head_dim");
     ftmem_status status = config_whole(c, &e, 1 << 16, false, &plain);
     model->head_dim = plain + model->rotary_dim;
+    if (model->value_dim == 0) model->value_dim = model->hidden / model->heads; /* configuration_minicpm3.py */
     model->kv_heads = model->heads;
     return status;
 }
@@ -686,6 +689,7 @@ static ftmem_status config_slide(const config_source *c, int64_t window, ftmem_m
     status = config_layer_rule(c, &first, &period);
     for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++)
         model->layer_kind[i] = (uint8_t)(period ? (i + !config_is(c, CONFIG_CYCLE_FIRST)) % period != 0 : window != 0 && i >= first);
+    if (config_is(c, CONFIG_FULL_FIRST)) model->layer_kind[0] = FTMEM__LAYER_FULL;
     return status;
 }
 
@@ -756,41 +760,74 @@ static ftmem_status config_sparse_step(const config_source *c, ftmem_model *mode
     return status != FTMEM_OK ? status : config_layer_set(c, "mlp_only_layers", model->layers, dense);
 }
 
-/* modeling_deepseek_v2.py DeepseekV2DecoderLayer, and how many shared experts there are. */
+/* Reads a list that may be longer than the model is deep, of one of two words. */
+static ftmem_status config_words(const config_source *c, const char *list, const char *zero, const char *one, int64_t layers, uint8_t *items, bool *given)
+{
+    char right[96];
+    ftmem__text text = ftmem__text_in(right, sizeof right);
+    ftmem__put(&text, "it must be ");
+    ftmem__put(&text, zero);
+    ftmem__put(&text, " or ");
+    ftmem__put(&text, one);
+    memset(items, CONFIG_NO_ITEM, (size_t)layers);
+    *given = false;
+    for (size_t i = 0; i < c->count; i++) {
+        const ftmem_entry *e = &c->entries[i];
+        int64_t index = config_list_index(c, e, list);
+        if (index < 0 || index >= layers) continue;
+        if (e->type != FTMEM_ENTRY_TEXT) return config_fail(c, FTMEM_E_TYPE, e, right);
+        items[index] = strcmp(e->text, one) == 0;
+        if (!items[index] && strcmp(e->text, zero) != 0) return config_fail(c, FTMEM_E_UNSUPPORTED, e, right);
+        *given = true;
+    }
+    return *given ? config_list_whole(c, list, layers, items) : FTMEM_OK;
+}
+
+/* configuration_glm_moe_dsa.py: a list says which blocks run their indexer, or a pattern of F and S, or how often. */
+static ftmem_status config_indexer_rule(const config_source *c, ftmem_model *model)
+{
+    const ftmem_entry *pattern = config_given(c, "index_topk_pattern"), *often = config_given(c, "index_topk_freq"),
+                      *offset = config_given(c, "index_skip_topk_offset");
+    int64_t freq = 1, from = 2, i;
+    ftmem_status status = often ? config_whole(c, often, 1 << 20, false, &freq) : FTMEM_OK;
+    if (status == FTMEM_OK && offset) status = config_whole(c, offset, 1 << 20, false, &from);
+    if (status != FTMEM_OK) return status;
+    for (i = 0; i < model->layers; i++) {
+        bool reused = (i - from + 1 > 0 ? i - from + 1 : 0) % freq != 0;
+        if (pattern && pattern->type == FTMEM_ENTRY_TEXT) {
+            if (i >= (int64_t)strlen(pattern->text)) return config_fail(c, FTMEM_E_CONFLICT, pattern, "it must have a letter for each layer");
+            reused = pattern->text[i] == 'S';
+        }
+        model->layer_kind[i] = reused ? FTMEM__LAYER_SHARED_INDEX : FTMEM__LAYER_FULL;
+    }
+    return FTMEM_OK;
+}
+
+static ftmem_status config_indexer(const config_source *c, ftmem_model *model)
+{
+    bool given = false;
+    ftmem_status status = FTMEM_OK;
+    if (!config_is(c, CONFIG_INDEX_SHARED)) return FTMEM_OK;
+    status = config_words(c, "indexer_types", "full", "shared", model->layers, model->layer_kind, &given);
+    for (int64_t i = 0; given && i < model->layers; i++)
+        if (model->layer_kind[i] == 1) model->layer_kind[i] = FTMEM__LAYER_SHARED_INDEX;
+    if (status == FTMEM_OK && !given) status = config_indexer_rule(c, model);
+    if (status != FTMEM_OK || model->layer_kind[0] == FTMEM__LAYER_FULL) return status;
+    return ftmem__fail(c->error, FTMEM_E_CONFLICT, "indexer_types", "shared", "indexer_types begins with shared; the first block has no keys to reuse.");
+}
+
+/* modeling_deepseek_v2.py DeepseekV2DecoderLayer, or a list; and how many shared experts there are. */
 static ftmem_status config_dense_first(const config_source *c, ftmem_model *model, uint8_t *dense)
 {
     ftmem_entry e = config_lookup(c, "first_k_dense_replace"), shared = config_lookup(c, "n_shared_experts");
     int64_t experts = 0;
+    bool given = false;
     ftmem_status status = config_whole(c, &shared, 1 << 10, true, &experts);
     model->shared_ffn = experts * model->expert_ffn;
-    if (status != FTMEM_OK) return status;
+    if (status == FTMEM_OK && config_is(c, CONFIG_MLP_TYPES)) status = config_words(c, "mlp_layer_types", "sparse", "dense", model->layers, dense, &given);
+    if (status != FTMEM_OK || given) return status;
     if (e.type != FTMEM_ENTRY_INT || e.integer < 0) return config_fail(c, FTMEM_E_TYPE, &e, "it must be a number of layers");
     for (int64_t i = 0; i < model->layers; i++) dense[i] = i < e.integer;
-    return FTMEM_OK;
-}
-
-static ftmem_status config_index_item(const config_source *c, const ftmem_entry *e, uint8_t *kind)
-{
-    bool shared = e->type == FTMEM_ENTRY_TEXT && strcmp(e->text, "shared") == 0;
-    *kind = shared ? FTMEM__LAYER_SHARED_INDEX : FTMEM__LAYER_FULL;
-    if (shared || (e->type == FTMEM_ENTRY_TEXT && strcmp(e->text, "full") == 0)) return FTMEM_OK;
-    return config_fail(c, FTMEM_E_UNSUPPORTED, e, "modelled are full and shared");
-}
-
-/* configuration_glm_moe_dsa.py GlmMoeDsaConfig: which layers have an indexer of their own. */
-static ftmem_status config_indexers(const config_source *c, ftmem_model *model)
-{
-    bool given = false;
-    int64_t period = 1, offset = 2;
-    ftmem_entry every = config_lookup(c, "index_topk_freq"), from = config_lookup(c, "index_skip_topk_offset");
-    ftmem_status status = config_list(c, "indexer_types", model->layers, config_index_item, model->layer_kind, &given);
-    if (status != FTMEM_OK || given) return status;
-    if (every.type == FTMEM_ENTRY_INT && every.integer > 1) period = every.integer;
-    if (from.type == FTMEM_ENTRY_INT) offset = from.integer;
-    for (int64_t i = 0; i < model->layers; i++) {
-        int64_t past = i - offset + 1 > 0 ? i - offset + 1 : 0;
-        model->layer_kind[i] = past % period == 0 ? FTMEM__LAYER_FULL : FTMEM__LAYER_SHARED_INDEX;
-    }
     return FTMEM_OK;
 }
 
@@ -799,8 +836,7 @@ static ftmem_status config_experts(const config_source *c, ftmem_model *model)
     uint8_t dense[FTMEM_MAX_LAYERS] = { 0 };
     ftmem_status status = FTMEM_OK;
     if (!config_is(c, CONFIG_EXPERTS)) return FTMEM_OK;
-    if (config_is(c, CONFIG_INDEX_SHARED)) status = config_indexers(c, model);
-    if (status == FTMEM_OK && config_is(c, CONFIG_DENSE_FIRST)) status = config_dense_first(c, model, dense);
+    if (config_is(c, CONFIG_DENSE_FIRST)) status = config_dense_first(c, model, dense);
     if (config_is(c, CONFIG_SPARSE_STEP)) status = config_sparse_step(c, model, dense);
     for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++)
         if (!dense[i]) model->layer_kind[i] |= FTMEM__MLP_EXPERTS << 4;
@@ -863,7 +899,7 @@ static ftmem_status config_refuse_objects(const config_source *c)
     return FTMEM_OK;
 }
 
-/* Formats of published weights for inference. transformers trains none of them: it converts them on loading. */
+/* Formats of published weights for inference, which are converted on loading unless the job says otherwise (adapter.quant). */
 static bool config_not_trained(const char *method)
 {
     static const char *const methods[] = { "fp8", "mxfp4", "modelopt", "compressed-tensors", "fbgemm_fp8" };
@@ -872,7 +908,7 @@ static bool config_not_trained(const char *method)
     return false;
 }
 
-/* bitsandbytes is what QLORA and LORA8 model; which of them is the job's to say. Other formats are not modelled. */
+/* bitsandbytes' formats are made on loading, so they are the job's to say (adapter.quant). */
 static ftmem_status config_quantization(const config_source *c, ftmem_model *model)
 {
     char message[256];
@@ -888,7 +924,7 @@ static ftmem_status config_quantization(const config_source *c, ftmem_model *mod
     if (model->dequantized) return FTMEM_OK;
     ftmem__put(&text, "quantization_config says ");
     ftmem__put(&text, *name ? name : "no quant_method");
-    ftmem__put(&text, "; only bitsandbytes is modelled, so give the config of the unquantised model.");
+    ftmem__put(&text, "; say how the base is stored in adapter.quant, and give the config of the unquantised model.");
     return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, "quantization_config", name, message);
 }
 
@@ -1076,6 +1112,7 @@ ftmem_status ftmem__model_build(const ftmem_entry *entries, size_t count, const 
     if (status == FTMEM_OK) status = config_rotation(&c, model);
     if (status == FTMEM_OK) status = config_blocks(&c, model);
     if (status == FTMEM_OK) status = config_layers(&c, model);
+    if (status == FTMEM_OK) status = config_indexer(&c, model);
     if (status == FTMEM_OK) status = config_experts(&c, model);
     return status != FTMEM_OK || !c.vision ? status : config_tower(&c, model);
 }

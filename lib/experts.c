@@ -50,9 +50,12 @@ static void experts_replace(ftmem__tape *tape, ftmem__var *place, ftmem__var val
 
 /* weights /= weights.sum(dim=-1, keepdim=True), to which a little may be added: in place, so that the graph keeps a copy of
    what they were. */
-static ftmem__var experts_normalized(ftmem__tape *tape, ftmem__var weights, bool shifted)
+static ftmem__var experts_normalized(ftmem__low *low, ftmem__var weights, bool shifted)
 {
-    ftmem__var sum = ftmem__apply(tape, FTMEM__OP_SUM, &weights, 1, weights.n / weights.cols, 1, weights.dtype), in[2], y;
+    ftmem__tape *tape = low->tape;
+    ftmem__var wide = ftmem__cast(tape, weights, low->shape->autocast ? FTMEM_FP32 : weights.dtype), sum, in[2], y; /* sum is on autocast's fp32 list */
+    sum = ftmem__apply(tape, FTMEM__OP_SUM, &wide, 1, weights.n / weights.cols, 1, wide.dtype);
+    ftmem__drop(tape, wide);
     if (shifted) experts_replace(tape, &sum, ftmem__unary(tape, FTMEM__OP_SHIFT, sum));
     in[0] = weights;
     in[1] = sum;
@@ -106,7 +109,7 @@ static void experts_route_softmax(ftmem__low *low, experts_choice *c)
     int32_t router = low->shape->family->router;
     ftmem__var probabilities = experts_probabilities(low, c->logits, router != FTMEM__ROUTER_SOFTMAX);
     c->weights = experts_pick(low, probabilities, &c->index);
-    if (low->shape->model->router_norm == FTMEM_ON) c->weights = experts_normalized(tape, c->weights, false);
+    if (low->shape->model->router_norm == FTMEM_ON) c->weights = experts_normalized(low, c->weights, false);
     if (router == FTMEM__ROUTER_SOFTMAX_CAST) experts_replace(tape, &c->weights, ftmem__cast(tape, c->weights, c->logits.dtype));
     if (router == FTMEM__ROUTER_SOFTMAX_SCALED) experts_replace(tape, &c->weights, ftmem__unary(tape, FTMEM__OP_SCALE, c->weights));
     ftmem__drop(tape, probabilities);
@@ -132,13 +135,13 @@ static void experts_route_sigmoid(ftmem__low *low, experts_choice *c)
 {
     ftmem__tape *tape = low->tape;
     bool grouped = low->shape->family->router == FTMEM__ROUTER_SIGMOID_GROUPED;
-    ftmem__var names[8], wide = ftmem__cast(tape, c->logits, FTMEM_FP32), scores = ftmem__unary(tape, FTMEM__OP_SIGMOID, wide);
+    ftmem__var names[8], wide = ftmem__cast(tape, c->logits, grouped ? c->logits.dtype : FTMEM_FP32), scores = ftmem__unary(tape, FTMEM__OP_SIGMOID, wide);
     int32_t count = 0;
     ftmem__drop(tape, wide);
     names[count++] = experts_table(low, scores.n, FTMEM_FP32); /* with the bias */
     if (grouped) count += experts_choose_groups(low, names + count);
     c->weights = experts_pick(low, scores, &c->index);
-    if (low->shape->model->router_norm == FTMEM_ON) c->weights = experts_normalized(tape, c->weights, grouped);
+    if (low->shape->model->router_norm == FTMEM_ON) c->weights = experts_normalized(low, c->weights, grouped);
     if (grouped) experts_replace(tape, &c->weights, ftmem__unary(tape, FTMEM__OP_SCALE, c->weights));
     while (count > 0) ftmem__drop(tape, names[--count]);
     ftmem__drop(tape, scores);
@@ -368,13 +371,35 @@ static ftmem__var experts_loop(ftmem__low *low, ftmem__var x, const experts_choi
     return sum;
 }
 
+/* modeling_deepseek.py DeepseekMoE in training: rows are repeated for each chosen expert; experts are linears that run one after
+   another over their share, and write it back in place. All shares are taken together. */
+static ftmem__var experts_apart(ftmem__low *low, ftmem__var x, const experts_choice *choice)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t rows = choice->weights.n, n = rows * x.cols;
+    ftmem__var repeated = ftmem__apply(tape, FTMEM__OP_EXPAND, &x, 1, n, x.cols, x.dtype), index = experts_table(low, rows, FTMEM_INT64), current, y, sum;
+    current = experts_take(low, repeated, index, n, x.cols);
+    low->copies = low->shape->model->experts;
+    y = ftmem__low_gated(low, current, low->shape->model->expert_ffn);
+    low->copies = 0;
+    experts_replace(tape, &y, experts_take(low, y, index, n, x.cols));
+    ftmem__drop(tape, current);
+    experts_replace(tape, &y, ftmem__binary(tape, FTMEM__OP_MUL, y, choice->weights));
+    sum = ftmem__apply(tape, FTMEM__OP_MEAN, &y, 1, x.n, x.cols, y.dtype);
+    ftmem__drop(tape, y);
+    ftmem__drop(tape, index);
+    ftmem__drop(tape, repeated);
+    return sum;
+}
+
 enum { EXPERTS_JOINED = 500 }; /* transformers 5: one tensor for all experts */
 
 ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x)
 {
     experts_choice choice = experts_route(low, x);
     bool loop = low->shape->job->transformers_version < EXPERTS_JOINED;
-    ftmem__var y = experts_shared(low, x, loop ? experts_loop(low, x, &choice) : experts_forward(low, x, &choice));
+    ftmem__var y = low->shape->family->experts_apart ? experts_apart(low, x, &choice) : loop ? experts_loop(low, x, &choice) : experts_forward(low, x, &choice);
+    y = experts_shared(low, x, y);
     ftmem__drop(low->tape, choice.logits);
     ftmem__drop(low->tape, choice.weights);
     ftmem__drop(low->tape, choice.index);

@@ -78,6 +78,10 @@ STEPS(families_head_first, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN);
    experts' parameters, in dense blocks and shared experts nothing. */
 #define MOE_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
     "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL}
+#define MOE_PLAIN_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
+    "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL}
+#define LATENT_DENSE_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
+    NULL, NULL, NULL, NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}
 #define LATENT_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
     "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}
 #define SPARSE_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
@@ -221,16 +225,22 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .modules = LATENT_MODULES, .default_targets = R(Q) | R(KV_UP)},
     [FTMEM_DEEPSEEK_V3] = {.model_type = "deepseek_v3", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON,
         .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .modules = LATENT_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
+    [FTMEM_MINICPM3] = {.model_type = "minicpm3", LLAMA_PARTS, .qkv_bias = OFF, .embed_scale = true, .scale_before_head = true, .modules = LATENT_DENSE_MODULES,
+        .default_targets = R(Q_UP) | R(KV_UP)},
+    [FTMEM_DEEPSEEK_V32] = {.model_type = "deepseek_v32", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON,
+        .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .always_mask = true, .index_halves = true, .no_flash = true, .modules = SPARSE_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
+    [FTMEM_GLM_MOE_DSA] = {.model_type = "glm_moe_dsa", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON,
+        .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .always_mask = true, .hands_index = true, .no_flash = true, .modules = SPARSE_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
+    [FTMEM_MIMO_V2_FLASH] = {.model_type = "mimo_v2_flash", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_JOINED, .tables_by_kind = true, .eager = FTMEM__EAGER_SINKS, .always_mask = true,
+        .sliding_kv_twice = true, .scaled_values = true, .no_flash = true, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .router_fp32 = true,
+        .modules = MOE_PLAIN_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_DEEPSEEK] = {.model_type = "deepseek", LLAMA_LIKE, .remote_code = true, .experts_apart = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF},
     [FTMEM_GLM4_MOE] = {.model_type = "glm4_moe", QWEN3_PARTS, .turn = FTMEM__TURN_JOINED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .experts_as = FTMEM__EXPERTS_AS_PROJ,
         .router_fp32 = true, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_MINIMAX_M2] = {.model_type = "minimax_m2", QWEN3_PARTS, .qk_norm_kind = FTMEM__QK_WHOLE, .norm_each = true, .views_last = true, .turn = FTMEM__TURN_JOINED, .router = FTMEM__ROUTER_SIGMOID, .router_norm = ON,
         .experts_as = FTMEM__EXPERTS_AS_W, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_OLMOE] = {.model_type = "olmoe", QWEN3_PARTS, .qk_norm_kind = FTMEM__QK_WHOLE, .norm_each = true, .views_last = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF,
         .experts_as = FTMEM__EXPERTS_AS_PROJ, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
-    [FTMEM_DEEPSEEK_V32] = {.model_type = "deepseek_v32", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON,
-        .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .always_mask = true, .modules = SPARSE_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
-    [FTMEM_GLM_MOE_DSA] = {.model_type = "glm_moe_dsa", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON,
-        .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .always_mask = true, .modules = SPARSE_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
     [FTMEM_BERT] = {.model_type = "bert", BERT_LIKE, .block = families_bert, .id_buffers = 2,
         .head = {[FTMEM_TASK_CLASSIFY] = families_head_pooled, [FTMEM_TASK_MASKED_LM] = families_head_transform, [FTMEM_TASK_TOKEN_CLASSIFY] = families_head_dropout},
         .modules = {"query", "key", "value", NULL, "attention.output.dense", NULL, "intermediate.dense", NULL, "output.dense", "word_embeddings", "classifier", NULL,
@@ -397,6 +407,9 @@ ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error)
     if (model->experts_per_token > model->experts)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.experts_per_token", model->experts_per_token,
                                "model.experts_per_token cannot exceed model.experts.");
+    if (model->index_heads > 0 && (model->q_rank == 0 || model->index_dim < model->rotary_dim))
+        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.index_heads", model->index_heads,
+                               "model.index_heads is given; an indexer needs model.q_rank, and model.index_dim not below model.rotary_dim.");
     if (model->rotary_dim > model->head_dim)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.rotary_dim", model->rotary_dim, "model.rotary_dim cannot exceed model.head_dim.");
     return FTMEM_OK;

@@ -64,7 +64,8 @@ enum {
     FTMEM__EAGER_FALCON,
     FTMEM__EAGER_MPT,
     FTMEM__EAGER_BLOOM,
-    FTMEM__EAGER_T5
+    FTMEM__EAGER_T5,
+    FTMEM__EAGER_SINKS
 }; /* eager attention: transformers' usual one, or the model's own */
 /* Rotation: the whole head; a slice of it, joined with the rest in apply_rotary_pos_emb, or in the attention's own frame; PAIRS: the
    latter over neighbours, before heads come first, with tables widened in each call. */
@@ -101,6 +102,9 @@ static inline bool ftmem__is_linear(int32_t role) /* a matrix of a block that Lo
 
 /* Halves of ftmem_model.layer_kind. */
 enum { FTMEM__LAYER_FULL, FTMEM__LAYER_SLIDING, FTMEM__LAYER_NO_ROTATION, FTMEM__LAYER_SHARED_INDEX, FTMEM__LAYER_KINDS };
+/* Beside them, where blocks hand on which keys they have chosen (ftmem__shape_layer_kind): the block before has just chosen,
+   or has handed on itself what it was given. */
+enum { FTMEM__LAYER_HANDED_NEW = 4, FTMEM__LAYER_HANDED_OLD = 8, FTMEM__LAYER_HANDED = 12 };
 enum { FTMEM__MLP_DENSE, FTMEM__MLP_EXPERTS, FTMEM__MLP_KINDS };
 static inline uint8_t ftmem__layer_attention(uint8_t kind)
 {
@@ -140,6 +144,12 @@ typedef struct ftmem__family {
     bool bias_apart;              /* a linear's bias is added by an operation of its own (modeling_falcon.py FalconLinear) */
     bool always_mask;             /* create_causal_mask is told not to skip it (modeling_falcon.py) */
     bool returns_weights;         /* a block returns (stream, attention weights): the caller's tuple holds them */
+    bool index_halves;            /* the indexer rotates halves, not pairs (modeling_deepseek_v32.py) */
+    bool hands_index;             /* a block returns the keys that its indexer has chosen, for the next ones (modeling_glm_moe_dsa.py) */
+    bool sliding_kv_twice;        /* window blocks have twice as many key and value heads (modeling_mimo_v2_flash.py) */
+    bool scaled_values;           /* v_proj(x) * a constant (modeling_mimo_v2_flash.py) */
+    bool experts_apart;           /* experts are linears of their own, in code outside transformers (modeling_deepseek.py) */
+    bool no_flash;                /* the class refuses flash-attention */
     bool mask_buffer;             /* a boolean buffer of positions x positions (modeling_gpt_bigcode.py GPTBigCodeModel) */
     bool bidirectional;           /* no causal mask; none at all unless rows are padded */
     bool no_final_norm;           /* the last block's output is the base model's */

@@ -246,7 +246,7 @@ static bool fields_reserved(int32_t object, const void *x)
     int64_t any = 0;
     switch (object) {
     case FTMEM_OBJECT_MODEL: return ((const ftmem_model *)x)->reserved != 0;
-    case FTMEM_OBJECT_ADAPTER: return ((const ftmem_adapter *)x)->reserved[0] != 0 || ((const ftmem_adapter *)x)->reserved[1] != 0;
+    case FTMEM_OBJECT_ADAPTER: return false;
     case FTMEM_OBJECT_JOB: return (job->reserved[0] | job->reserved[1] | job->reserved2) != 0;
     default: break;
     }

@@ -1,6 +1,5 @@
 /* First answers: the single changes that lower the peak, and the sum that people make in their heads. */
-#include "families.h"
-#include "job.h"
+#include "quant.h"
 
 /* ------------------------------------------------------------------------------------------------------- fixes */
 
@@ -34,7 +33,8 @@ static bool fixes_loss(fixes_trial *t, int32_t loss)
 
 static bool fixes_adapter(fixes_trial *t, int32_t kind)
 {
-    if (t->adapter.kind == kind || t->adapter.kind == FTMEM_ADAPTER_QLORA || t->job.freeze) return false;
+    if (t->adapter.kind == kind || t->adapter.kind == FTMEM_ADAPTER_QLORA || t->adapter.kind > FTMEM_ADAPTER_LORA8 || t->job.freeze) return false;
+    if (t->adapter.kind == FTMEM_ADAPTER_LORA && t->adapter.quant > FTMEM_QUANT_NONE) return false;
     if (t->adapter.kind == FTMEM_ADAPTER_NONE) {
         memset((char *)&t->adapter + sizeof t->adapter.struct_size, 0, sizeof t->adapter - sizeof t->adapter.struct_size);
         t->adapter.rank = 16;
@@ -42,14 +42,14 @@ static bool fixes_adapter(fixes_trial *t, int32_t kind)
         t->job.master_weights = FTMEM_AUTO;
     }
     t->adapter.kind = kind;
+    t->adapter.quant = 0;
     return true;
 }
 
 /* Activations are fp32: autocast would make most of them 16-bit, and lets sdpa take its fused kernels. */
 static bool fixes_wide(const fixes_trial *t)
 {
-    bool kbit = t->adapter.kind == FTMEM_ADAPTER_QLORA || t->adapter.kind == FTMEM_ADAPTER_LORA8;
-    return t->job.dtype == FTMEM_FP32 || (kbit && t->adapter.kbit_fp32 == FTMEM_ON);
+    return t->job.dtype == FTMEM_FP32 || t->adapter.kbit_fp32 == FTMEM_ON;
 }
 
 static bool fixes_pure_bf16(fixes_trial *t)
@@ -200,8 +200,8 @@ static ftmem_sum_term fixes_term(const char *name, double each, double parameter
 
 static double fixes_weight_rule(const ftmem__case *c)
 {
-    if (c->adapter.kind == FTMEM_ADAPTER_QLORA) return 0.5;
-    if (c->adapter.kind == FTMEM_ADAPTER_LORA8) return 1;
+    const ftmem__quant *quant = ftmem__quant_of(c->adapter.quant);
+    if (quant) return quant->bits / 8.0;
     return ftmem_handbook_bytes_per_parameter(c->job.dtype);
 }
 

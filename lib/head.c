@@ -11,7 +11,8 @@ static void head_replace(ftmem__tape *tape, ftmem__var *place, ftmem__var value)
 ftmem__var ftmem__low_head_parameter(ftmem__low *low, int64_t n, int64_t cols)
 {
     const ftmem__shape *shape = low->shape;
-    ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_HEAD, n, cols, shape->head_own_trained && !shape->head_copy);
+    bool trained = n == cols ? ftmem__shape_bias_trained(shape, shape->head_own_trained) : shape->head_own_trained;
+    ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_HEAD, n, cols, trained && !shape->head_copy);
     return shape->head_copy ? ftmem__low_copy(low, FTMEM_ROLE_HEAD, n, cols) : w;
 }
 

@@ -1,6 +1,6 @@
 /* From the caller's job to one that needs no more questions: import, ranges, defaults, contradictions. */
 #include "job.h"
-#include "families.h"
+#include "method.h"
 #include "optimizer.h"
 
 /* -------------------------------------------------------------------------------------------------- sentences */
@@ -127,6 +127,14 @@ static ftmem_status job_check_layer_kinds(const ftmem_model *model, ftmem_error 
     return FTMEM_OK;
 }
 
+static ftmem_status job_check_ranks(const ftmem_adapter *adapter, ftmem_error *error)
+{
+    for (int32_t role = 0; role < FTMEM__COUNT(adapter->ranks); ++role)
+        if (adapter->ranks[role] < 0 || adapter->ranks[role] > 1 << 16)
+            return ftmem__fail_int(error, FTMEM_E_RANGE, "adapter.ranks", adapter->ranks[role], "adapter.ranks has a rank that is not between 0 and 65536");
+    return FTMEM_OK;
+}
+
 static ftmem_status job_validate(const ftmem__case *c, ftmem_error *error)
 {
     ftmem_status status = ftmem__fields_validate(FTMEM_OBJECT_JOB, &c->job, error);
@@ -134,6 +142,7 @@ static ftmem_status job_validate(const ftmem__case *c, ftmem_error *error)
     if (status == FTMEM_OK) status = ftmem__fields_validate(FTMEM_OBJECT_MODEL, &c->model, error);
     if (status == FTMEM_OK) status = ftmem__fields_validate(FTMEM_OBJECT_ADAPTER, &c->adapter, error);
     if (status == FTMEM_OK) status = job_check_layer_kinds(&c->model, error);
+    if (status == FTMEM_OK) status = job_check_ranks(&c->adapter, error);
     if (status == FTMEM_OK) status = job_check_tower(c, error);
     return status == FTMEM_OK ? job_check_supported(c, error) : status;
 }
@@ -233,22 +242,35 @@ static void job_fill_training(ftmem__case *c)
     if (c->job.loss == FTMEM_LOSS_SPLIT) JOB_DEFAULT(job, loss_chunk_tokens, job_split_tokens(&c->job))
 }
 
+/* Whether the method works on linears. */
+static bool job_takes_targets(const ftmem__case *c)
+{
+    return c->adapter.kind != FTMEM_ADAPTER_NONE && ftmem__method_of(c->adapter.kind)->linear;
+}
+
+static void job_fill_quant(ftmem__case *c)
+{
+    bool bnb4, bnb;
+    if (c->adapter.kind == FTMEM_ADAPTER_QLORA) JOB_DEFAULT(adapter, quant, FTMEM_QUANT_NF4)
+    if (c->adapter.kind == FTMEM_ADAPTER_LORA8) JOB_DEFAULT(adapter, quant, FTMEM_QUANT_INT8)
+    bnb4 = c->adapter.quant == FTMEM_QUANT_NF4 || c->adapter.quant == FTMEM_QUANT_FP4;
+    bnb = bnb4 || c->adapter.quant == FTMEM_QUANT_INT8;
+    if (bnb4) JOB_ASSUME(adapter, double_quant, FTMEM_ON)
+    if (bnb) JOB_ASSUME(adapter, kbit_fp32, FTMEM_ON)
+    JOB_DEFAULT(adapter, double_quant, FTMEM_OFF)
+    JOB_DEFAULT(adapter, kbit_fp32, FTMEM_OFF)
+}
+
 /* Without an adapter its fields stay 0, and fields of another kind stay off: what was resolved can be asked again. */
 static void job_fill_adapter(ftmem__case *c)
 {
-    bool qlora = c->adapter.kind == FTMEM_ADAPTER_QLORA, kbit = qlora || c->adapter.kind == FTMEM_ADAPTER_LORA8;
-    const ftmem__family *family = ftmem__family_of(&c->model);
+    uint32_t targets;
     if (c->adapter.kind == FTMEM_ADAPTER_NONE) return;
-    JOB_ASSUME(adapter, rank, 8)
-    if (family->default_targets) JOB_ASSUME(adapter, targets, family->default_targets)
+    targets = ftmem__method_targets(c->adapter.kind, &c->model);
+    job_fill_quant(c);
+    JOB_ASSUME(adapter, rank, ftmem__method_of(c->adapter.kind)->rank)
+    if (targets) JOB_ASSUME(adapter, targets, targets)
     JOB_DEFAULT(adapter, dtype, FTMEM_FP32)
-    if (qlora) {
-        JOB_DEFAULT(adapter, quant, FTMEM_NF4)
-        JOB_ASSUME(adapter, double_quant, FTMEM_ON)
-    }
-    if (kbit) JOB_ASSUME(adapter, kbit_fp32, FTMEM_ON)
-    JOB_DEFAULT(adapter, double_quant, FTMEM_OFF)
-    JOB_DEFAULT(adapter, kbit_fp32, FTMEM_OFF)
     JOB_DEFAULT(adapter, ends_bf16, FTMEM_OFF)
     JOB_DEFAULT(adapter, use_dora, FTMEM_OFF)
 }
@@ -365,34 +387,138 @@ static ftmem_status job_check_no_adapter(const ftmem__case *c, ftmem_error *erro
     return ftmem__fail(error, FTMEM_E_CONFLICT, field->path, "given", s.message);
 }
 
-/* PEFT's DoRA alone is modelled. peft/tuners/lora/layer.py ParamWrapper, for experts, refuses it. */
+/* PEFT's DoRA alone is modelled. */
 static ftmem_status job_check_dora(const ftmem__case *c, ftmem_error *error)
 {
-    const uint32_t experts = 1u << FTMEM_ROLE_EXPERTS_UP | 1u << FTMEM_ROLE_EXPERTS_DOWN | 1u << FTMEM_ROLE_ROUTER;
     int32_t stack = c->job.stack;
     if (c->adapter.use_dora != FTMEM_ON) return FTMEM_OK;
     if (stack == FTMEM_STACK_UNSLOTH || stack == FTMEM_STACK_TORCHTUNE || stack == FTMEM_STACK_LITGPT || stack == FTMEM_STACK_FMS)
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.use_dora", "on",
                            "adapter.use_dora is on, but DoRA is modelled in PEFT's form only, and job.stack has its own adapters");
-    if (c->adapter.targets & experts)
+    return FTMEM_OK;
+}
+
+static ftmem_status job_fail_quant(const ftmem__case *c, ftmem_status status, const char *message, ftmem_error *error)
+{
+    return ftmem__fail(error, status, "adapter.quant", ftmem_enum_name("quant", c->adapter.quant), message);
+}
+
+/* A causal language model whose only input is tokens. */
+static bool job_reads_tokens(const ftmem__case *c)
+{
+    const ftmem__family *family = ftmem__family_of(&c->model);
+    return c->job.task == FTMEM_TASK_CAUSAL_LM && !family->encoder && !c->model.tower && family->embedding == FTMEM__EMBED_TOKENS;
+}
+
+/* Whether the method is modelled, over this base. */
+static ftmem_status job_check_method(const ftmem__case *c, ftmem_error *error)
+{
+    const ftmem_adapter *a = &c->adapter;
+    const ftmem__method *method = ftmem__method_of(a->kind);
+    const ftmem__quant *quant = ftmem__quant_of(a->quant);
+    if (method->refused) return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.kind", ftmem_enum_name("adapter", a->kind), method->refused);
+    if (quant && (method->over == FTMEM__OVER_PLAIN || (method->over == FTMEM__OVER_BITSANDBYTES && !quant->bitsandbytes)))
+        return job_fail_quant(c, FTMEM_E_UNSUPPORTED, "adapter.quant is a format over which this adapter.kind is not modelled", error);
+    if (a->use_dora == FTMEM_ON && a->kind > FTMEM_ADAPTER_LORA8)
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "adapter.use_dora", "on", "adapter.use_dora is on, but adapter.kind is not LoRA");
+    return FTMEM_OK;
+}
+
+static ftmem_status job_check_virtual_tokens(const ftmem__case *c, ftmem_error *error)
+{
+    int32_t given = c->adapter.virtual_tokens, kind = c->adapter.kind;
+    bool wanted = kind == FTMEM_ADAPTER_PROMPT || kind == FTMEM_ADAPTER_P_TUNING;
+    if (wanted && !given)
+        return ftmem__fail(error, FTMEM_E_MISSING, "adapter.virtual_tokens", "0",
+                           "adapter.virtual_tokens is 0, but this adapter.kind puts virtual tokens before each row: say how many");
+    if (given && !wanted) return job_conflict_int("adapter.virtual_tokens", given, ", but adapter.kind has none", error);
+    if (!given || job_reads_tokens(c)) return FTMEM_OK;
+    return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "adapter.virtual_tokens", given,
+                           "adapter.virtual_tokens is given, but virtual tokens are modelled for causal language models of text only");
+}
+
+static ftmem_status job_check_trainable_tokens(const ftmem__case *c, ftmem_error *error)
+{
+    int32_t given = c->adapter.trainable_tokens, loss = c->job.loss;
+    bool logits = loss != FTMEM_LOSS_FUSED && loss != FTMEM_LOSS_CHUNKED && loss != FTMEM_LOSS_SPLIT;
+    if (!given) return FTMEM_OK;
+    if (c->adapter.kind > FTMEM_ADAPTER_LORA8) return job_conflict_int("adapter.trainable_tokens", given, ", but adapter.kind is not LoRA", error);
+    if (!logits || c->adapter.modules_to_save)
+        return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "adapter.trainable_tokens", given,
+                               "adapter.trainable_tokens is given, but it is not modelled with a loss without logits, or with modules_to_save");
+    if (job_reads_tokens(c)) return FTMEM_OK;
+    return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "adapter.trainable_tokens", given,
+                           "adapter.trainable_tokens is given, but trainable tokens are modelled for causal language models of text only");
+}
+
+static bool job_has_ranks(const ftmem_adapter *adapter)
+{
+    for (int32_t role = 0; role < FTMEM__COUNT(adapter->ranks); ++role)
+        if (adapter->ranks[role] != 0) return true;
+    return false;
+}
+
+/* Some parts of a model, and some kernels, are modelled with plain LoRA over plain or bitsandbytes weights only. */
+static ftmem_status job_check_method_place(const ftmem__case *c, ftmem_error *error)
+{
+    const ftmem_adapter *a = &c->adapter;
+    const ftmem__quant *quant = ftmem__quant_of(a->quant);
+    const ftmem__family *family = ftmem__family_of(&c->model);
+    bool lora = a->kind <= FTMEM_ADAPTER_LORA_FA && a->use_dora != FTMEM_ON, fused = (c->job.kernels & FTMEM_FUSED_LORA) || c->job.stack == FTMEM_STACK_LITGPT;
+    const uint32_t experts = 1u << FTMEM_ROLE_EXPERTS_UP | 1u << FTMEM_ROLE_EXPERTS_DOWN | 1u << FTMEM_ROLE_ROUTER;
+    bool foreign = quant && !quant->bitsandbytes; /* bitsandbytes alone leaves fused experts as they are */
+    const char *place = NULL;
+    if (a->kind == FTMEM_ADAPTER_NONE || (lora && !job_has_ranks(a) && (!quant || quant->bitsandbytes))) return FTMEM_OK;
+    if (c->model.experts > 0 && (foreign || (a->targets & experts) || a->kind > FTMEM_ADAPTER_LORA_FA)) place = "a mixture of experts";
+    else if (family->encoder) place = "an encoder beside its decoder";
+    else if (c->model.tower) place = "a vision tower";
+    else if (fused) place = "fused LoRA kernels";
+    else if (a->kind == FTMEM_ADAPTER_VERA && c->model.kv_rank) place = "multi-head latent attention"; /* widths of the shared pair */
+    if (!place || !job_takes_targets(c)) return FTMEM_OK;
+    if (!error) return FTMEM_E_UNSUPPORTED;
+    job_sentence s;
+    s.text = ftmem__text_in(s.message, sizeof s.message);
+    ftmem__put(&s.text, "adapter.kind is ");
+    ftmem__put(&s.text, ftmem_enum_name("adapter", a->kind));
+    ftmem__put(&s.text, ", but with ");
+    ftmem__put(&s.text, place);
+    ftmem__put(&s.text, " only LoRA of one rank, without DoRA, over plain or bitsandbytes weights is modelled");
+    return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.kind", ftmem_enum_name("adapter", a->kind), s.message);
+}
+
+/* Whether the format is modelled, and goes with the kind and with the model. */
+static ftmem_status job_check_quant(const ftmem__case *c, ftmem_error *error)
+{
+    const ftmem_adapter *a = &c->adapter;
+    const ftmem__quant *quant = ftmem__quant_of(a->quant);
+    if (a->kind == FTMEM_ADAPTER_QLORA && !quant)
+        return job_fail_quant(c, FTMEM_E_CONFLICT, "adapter.quant is none, but adapter.kind is qlora: choose lora, or a format", error);
+    if (a->kind == FTMEM_ADAPTER_LORA8 && (!quant || quant->bits != 8))
+        return job_fail_quant(c, FTMEM_E_CONFLICT, "adapter.kind is lora8, but adapter.quant is no 8-bit format: choose qlora or lora", error);
+    if (!quant) return FTMEM_OK;
+    if (quant->refused) return job_fail_quant(c, FTMEM_E_UNSUPPORTED, quant->refused, error);
+    if (ftmem__family_of(&c->model)->never_quantized && !quant->bitsandbytes)
+        return job_fail_quant(
+            c, FTMEM_E_UNSUPPORTED,
+            "adapter.quant is no format of bitsandbytes, but this family has linears of a class of its own, over which the others are not modelled", error);
+    if (a->use_dora == FTMEM_ON && !quant->bitsandbytes)
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.use_dora", "on",
-                           "adapter.use_dora is on, but adapter.targets has experts or a router, where DoRA is not modelled");
+                           "adapter.use_dora is on, but DoRA is modelled over plain and bitsandbytes weights only");
     return FTMEM_OK;
 }
 
 static ftmem_status job_check_quantisation(const ftmem__case *c, ftmem_error *error)
 {
     const ftmem_adapter *a = &c->adapter;
-    if (a->kind == FTMEM_ADAPTER_QLORA) return FTMEM_OK;
-    if (a->quant != 0)
-        return ftmem__fail(error, FTMEM_E_CONFLICT, "adapter.quant", ftmem_enum_name("dtype", a->quant),
-                           "adapter.quant is given, but adapter.kind is not qlora: only QLoRA has 4-bit weights");
-    if (a->double_quant == FTMEM_ON)
+    const ftmem__quant *quant = ftmem__quant_of(a->quant);
+    ftmem_status status = job_check_quant(c, error);
+    if (status != FTMEM_OK) return status;
+    if (a->double_quant == FTMEM_ON && !(quant && quant->bitsandbytes && quant->bits == 4))
         return ftmem__fail(error, FTMEM_E_CONFLICT, "adapter.double_quant", "on",
-                           "adapter.double_quant is on, but adapter.kind is not qlora: only QLoRA has 4-bit weights");
-    if (a->kbit_fp32 == FTMEM_ON && a->kind == FTMEM_ADAPTER_LORA)
+                           "adapter.double_quant is on, but adapter.quant is neither nf4 nor fp4: only bitsandbytes' 4-bit weights have it");
+    if (a->kbit_fp32 == FTMEM_ON && !(quant && quant->widens))
         return ftmem__fail(error, FTMEM_E_CONFLICT, "adapter.kbit_fp32", "on",
-                           "adapter.kbit_fp32 is on, but adapter.kind is lora: prepare_model_for_kbit_training belongs to qlora and lora8");
+                           "adapter.kbit_fp32 is on, but prepare_model_for_kbit_training leaves a base of this format (adapter.quant) as it is");
     return FTMEM_OK;
 }
 
@@ -422,7 +548,7 @@ static ftmem_status job_fail_targets(const ftmem__case *c, ftmem_status status, 
 
 static ftmem_status job_check_targets(const ftmem__case *c, ftmem_error *error)
 {
-    if (c->adapter.kind == FTMEM_ADAPTER_NONE || job_matching_targets(c, c->adapter.targets)) return FTMEM_OK;
+    if (!job_takes_targets(c) || job_matching_targets(c, c->adapter.targets)) return FTMEM_OK;
     if (c->adapter.targets == 0) return job_fail_targets(c, FTMEM_E_MISSING, ", but PEFT has no default for this family: ", error);
     return job_fail_targets(c, FTMEM_E_CONFLICT, ", which matches nothing: ", error);
 }
@@ -471,6 +597,13 @@ static ftmem_status job_check_freeze_layers(const ftmem__case *c, ftmem_error *e
     job_add(&s, " = ", first + last);
     job_add(&s, " blocks, but model.layers is ", layers);
     return job_conflict(&s, field, first >= last ? first : last, "", error);
+}
+
+/* _supports_flash_attn and _supports_sdpa of the class. */
+static ftmem_status job_check_attention(const ftmem__case *c, ftmem_error *error)
+{
+    if (c->job.attention != FTMEM_FLASH2 || !ftmem__family_of(&c->model)->no_flash) return FTMEM_OK;
+    return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.attention", "flash2", "job.attention is flash2, which transformers refuses for this family.");
 }
 
 static ftmem_status job_check_precision(const ftmem__case *c, ftmem_error *error)
@@ -603,9 +736,11 @@ static ftmem_status job_check_stacks(const ftmem__case *c, ftmem_error *error)
 static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
 {
     static ftmem_status (*const checks[])(const ftmem__case *, ftmem_error *) = {
-        job_check_no_adapter, job_check_quantisation,  job_check_dora,     job_check_targets,   job_check_adapter_layers,
-        job_check_freeze,     job_check_freeze_layers, job_check_task,     job_check_precision, job_check_optimizer,
-        job_check_loss,       job_check_idle,          job_check_sequence, job_check_gpu,       job_check_stacks,
+        job_check_no_adapter,     job_check_method,       job_check_virtual_tokens, job_check_trainable_tokens,
+        job_check_dora,           job_check_method_place, job_check_quantisation,   job_check_targets,
+        job_check_adapter_layers, job_check_freeze,       job_check_freeze_layers,  job_check_precision,
+        job_check_loss,           job_check_idle,         job_check_sequence,       job_check_gpu,
+        job_check_stacks,         job_check_task,         job_check_attention,      job_check_optimizer,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);

@@ -1,5 +1,5 @@
 /* The head and the loss: transformers' ForCausalLMLoss, its chunked and fused replacements, and classification. */
-#include "lower.h"
+#include "method.h"
 
 static ftmem__var loss_head_weight(ftmem__low *low, int64_t out, int64_t width)
 {
@@ -9,7 +9,7 @@ static ftmem__var loss_head_weight(ftmem__low *low, int64_t out, int64_t width)
     if (shape->tied && !shape->head_copy) {
         w = ftmem__weight(n, width, shape->ends, shape->head_trained);
         if (shape->head_trained) w.node = FTMEM__SHARED_LEAF;
-        return w;
+        return shape->adapter->trainable_tokens ? ftmem__method_tokens(low, w, ftmem__method_token_rows(low, false)) : w;
     }
     if (shape->tied) return ftmem__low_copy(low, FTMEM_ROLE_HEAD, n, width); /* the frozen original is the embedding */
     return ftmem__low_head_parameter(low, n, width);
@@ -36,7 +36,9 @@ static ftmem__var loss_head(ftmem__low *low, ftmem__var x, bool has_bias, int64_
     if (family->normed_head && !classify) normed = loss_normed(low, w, out);
     y = ftmem__low_plain_linear(low, in, normed, has_bias ? &bias : NULL, out);
     if (family->normed_head && !classify) ftmem__drop(low->tape, normed);
-    ftmem__drop(low->tape, in);
+    ftmem__drop(low->tape, w);
+    if (scaled && !family->remote_code) low->scaled = in, low->has_scaled = true; /* modeling_minicpm3.py, modeling_t5.py: a name of the caller's */
+    else ftmem__drop(low->tape, in);
     return y;
 }
 
@@ -259,10 +261,11 @@ static void loss_fused_chunks(ftmem__low *low, int64_t rows, int32_t dtype, bool
 /* The bias of a head whose product is not lowered as one linear; a fused loss takes the matrix only, and gives it no gradient. */
 static void loss_lone_bias(ftmem__low *low, bool fused)
 {
-    low->idle = fused;
+    bool no_grad = low->tape->no_grad;
+    low->tape->no_grad = no_grad || fused;
     if (low->shape->model->head_bias == FTMEM_ON)
         (void)ftmem__low_parameter(low, FTMEM_ROLE_HEAD, low->shape->vocab, low->shape->vocab, low->shape->head_trained);
-    low->idle = false;
+    low->tape->no_grad = no_grad;
 }
 
 ftmem__var ftmem__low_fused_loss(ftmem__low *low, ftmem__var x)

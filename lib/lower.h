@@ -32,11 +32,12 @@ typedef struct ftmem__param {
     int64_t rows;           /* of a matrix; 0: a vector */
     int64_t bytes;          /* stored, each tensor rounded to 512 (a quantised weight: with its maxima and tables) */
     int64_t gradient_bytes; /* more than bytes where the gradient is a view that keeps a larger tensor */
-    int64_t narrowed_bytes; /* let go of in the first forward, which stores it in a smaller dtype */
-    int32_t segment;        /* index of the segment kind that has it */
+    int64_t narrowed_bytes; /* let go of in the first forward, which stores it in a smaller dtype; 0 too where both round to the same */
+    bool narrowed;
+    int32_t segment; /* index of the segment kind that has it */
     uint8_t dtype, tensor_class, role;
     bool trained;
-    int64_t copies; /* outside the stacks: how many tensors of this kind there are */
+    int64_t copies; /* equal tensors which this one stands for: of its segment, or outside the stacks */
     bool outside;
     bool base; /* belongs to the base model (not LoRA, not a saved copy) */
     bool idle; /* requires a gradient and never gets one: no state either */
@@ -70,6 +71,9 @@ typedef struct ftmem__shape {
     bool head_quantized, half_state; /* lightning/fabric BitsandbytesPrecision: every linear is 4-bit, and was fp16 when it was quantised */
     bool input_kept;                 /* bitsandbytes before 0.43: a 4-bit linear keeps its input as an attribute */
     int32_t lora_dtype;
+    int64_t virtual_tokens;                                  /* of s: put before each row by an adapter */
+    bool regularised;                                        /* the loss has a term of the adapters alone (AdaLoRA) */
+    int32_t quant;                                           /* FTMEM_QUANT_..., 0: the base is stored plainly */
     bool qlora, lora8, mask_full, mask_sliding;              /* a mask tensor exists for full / sliding layers */
     bool adapted;                                            /* an adapter is trained, the base is frozen */
     bool rest_trained;                                       /* final norm, and what stands outside blocks, embedding and head */
@@ -96,6 +100,8 @@ enum {
     FTMEM__SIDES
 };
 
+typedef struct ftmem__quant ftmem__quant; /* quant.h */
+
 /* One segment being lowered. */
 typedef struct ftmem__low {
     ftmem__tape *tape;
@@ -109,17 +115,28 @@ typedef struct ftmem__low {
     bool unquantized;       /* bitsandbytes is told to leave this part alone */
     uint8_t kind;           /* of the block: FTMEM__LAYER_... */
     uint8_t mlp;            /* FTMEM__MLP_... */
-    bool idle;              /* what is declared now works without gradients */
     const ftmem__var *join; /* residual that attention or MLP add in their own forward, or NULL */
+    int64_t copies;         /* what is declared now stands for so many equal tensors, each for its share of the rows; 0: one */
     bool cross;             /* attention looks at the stack before */
     const ftmem__var *bias; /* of positions, which it adds to its scores, or NULL */
     uint8_t given, made;    /* sides that are there already, and those that this segment has made */
     ftmem__var *side;       /* FTMEM__SIDES of them, which the walk owns */
-    bool has_weights;
-    ftmem__var weights; /* attention weights that eager attention returned: alive until the block returns */
+    bool has_weights, has_scaled;
+    bool has_choice, holds_choice; /* holds: it lives beyond the block */
+    ftmem__var choice;             /* the keys that the block's indexer has chosen: returned beside the stream */
+    ftmem__var scaled;             /* the head's input: a name until the loss is there */
+    ftmem__var weights;            /* attention weights that eager attention returned: alive until the block returns */
 } ftmem__low;
 
+/* Key and value heads of this block. */
+static inline int64_t ftmem__low_kv_heads(const ftmem__low *low)
+{
+    return low->shape->kv_heads * (low->shape->family->sliding_kv_twice && low->kind == FTMEM__LAYER_SLIDING ? 2 : 1);
+}
+
 uint8_t ftmem__shape_layer_kind(const ftmem__shape *shape, int64_t layer); /* ftmem__low.kind of a block */
+/* Whether a bias is, of a module that is trained or not. */
+bool ftmem__shape_bias_trained(const ftmem__shape *shape, bool module);
 bool ftmem__shape_layer_trained(const ftmem__shape *shape, int64_t layer);
 bool ftmem__shape_outside_adapted(const ftmem__shape *shape); /* linears outside the blocks have adapters: none are chosen by number */
 bool ftmem__shape_layer_adapted(const ftmem__shape *shape, int64_t layer);
@@ -146,7 +163,8 @@ ftmem_status ftmem__shape_encoder(ftmem__shape *shape, const ftmem__case *c, ftm
 /* dropout.c */
 ftmem__var ftmem__low_dropout(ftmem__low *low, ftmem__var x, double p); /* takes over x */
 /* linear.c */
-ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias);
+ftmem__var ftmem__low_base(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias);
+int32_t ftmem__low_dtype(const ftmem__low *low, int32_t role); /* as the weight is stored, if it is not quantised */
 ftmem__var ftmem__low_quantized_head(ftmem__low *low, ftmem__var x, int64_t out);
 void ftmem__low_quantized_parameter(ftmem__low *low, int32_t role, int64_t in, int64_t out);
 ftmem__var ftmem__low_merged_linear(ftmem__low *low, ftmem__var x, const int64_t part[3], bool bias);      /* widths of q, k, v */
@@ -155,8 +173,16 @@ ftmem__var ftmem__low_parameter_of(ftmem__low *low, int32_t role, int64_t n, int
 ftmem__var ftmem__low_convolution(ftmem__low *low, ftmem__var x, int64_t channels, int64_t out, int64_t length, int64_t kernel); /* F.conv1d; takes over x */
 ftmem__var ftmem__low_copy(ftmem__low *low, int32_t role, int64_t n, int64_t cols);    /* PEFT's modules_to_save: a trained copy */
 ftmem__var ftmem__low_adapter(ftmem__low *low, int32_t role, int64_t n, int64_t rows); /* a matrix of an adapter */
+ftmem__var ftmem__low_adapter_of(ftmem__low *low, int32_t role, int64_t n, int64_t rows, bool trained);
+void ftmem__low_buffer(ftmem__low *low, int64_t bytes); /* resident beside the parameters */
+int64_t ftmem__low_rank(const ftmem__low *low, int32_t role);
 ftmem__var ftmem__low_plain_linear(ftmem__low *low, ftmem__var x, ftmem__var w, const ftmem__var *bias, int64_t out); /* F.linear, autocast honoured */
+const ftmem__quant *ftmem__low_quant(const ftmem__low *low, int32_t role); /* the format of a linear; NULL: stored plainly */
+int16_t ftmem__low_dequantized(ftmem__low *low, int32_t role, int64_t in, int64_t out,
+                               int32_t *dtype);                                             /* peft's dequantize_module_weight: -1: the weight itself */
 int64_t ftmem__low_lora_parameters(ftmem__low *low, int32_t role, int64_t in, int64_t out); /* declares a frozen weight with A and B; elements of those */
+/* adapter.c */
+ftmem__var ftmem__low_linear(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias); /* adapted where it is a target */
 /* fused.c: false where the kernel does not apply */
 bool ftmem__low_fused_qkv(ftmem__low *low, ftmem__var x, ftmem__var qkv[3]);
 bool ftmem__low_fused_o(ftmem__low *low, ftmem__var x, int64_t out, ftmem__var *y);
@@ -166,12 +192,17 @@ ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width);       
 ftmem__var ftmem__low_layer_norm(ftmem__low *low, ftmem__var x, int64_t width); /* LayerNorm with a bias, whatever the family's is */
 ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x);
 /* attention.c */
+ftmem__var ftmem__low_turn(ftmem__low *low, ftmem__var x);                                                  /* (x * cos) + (rotate_half(x) * sin) */
 void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, int32_t *count);              /* locals: what the caller's frame keeps beside */
 ftmem__var ftmem__low_attend(ftmem__low *low, const ftmem__var qkv[3], ftmem__var *locals, int32_t *count); /* q, k, v stay the caller's */
 bool ftmem__low_own_eager(const ftmem__low *low);                /* the model's own eager code runs, whatever the job asks for */
 int32_t ftmem__low_kernel(const ftmem__low *low, int32_t dtype); /* FTMEM_KERNEL_... for queries of this dtype */
 /* latent.c */
 void ftmem__low_latent(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ftmem__var *locals, int32_t *count); /* rotated queries, keys and values */
+ftmem__var ftmem__low_turn_pairs(ftmem__low *low, ftmem__var x);                                              /* rotates even and odd dimensions, taken apart */
+/* indexer.c */
+ftmem__var ftmem__low_choice(ftmem__low *low); /* a tensor like the one that an indexer makes; store -1 where nothing is handed on */
+void ftmem__low_indexer(ftmem__low *low, ftmem__var x, ftmem__var latent, ftmem__var *locals, int32_t *count); /* where the model has one */
 /* mlp.c */
 ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x);
 ftmem__var ftmem__low_up(ftmem__low *low, ftmem__var x);                               /* act(up(x)): takes over x */

@@ -72,7 +72,7 @@ static void memory_notes(ftmem__case *c, const ftmem__step *step, const ftmem_me
     if (m->phase_allocated[FTMEM_PHASE_EVAL] > training) ftmem__case_note(c, FTMEM_NOTE_EVAL_HIGHER, "job.eval_batch", c->job.eval_batch);
     if (step->peak.phase >= FTMEM_PHASE_FORWARD2 && step->peak.phase <= FTMEM_PHASE_OPTIMIZER2) ftmem__case_note(c, FTMEM_NOTE_LATER_STEP, NULL, 2);
     if (c->job.recompute != FTMEM_RECOMPUTE_NONE && memory_frozen_blocks(walk)) ftmem__case_note(c, FTMEM_NOTE_CKPT_FROZEN, "job.recompute", 0);
-    if (c->model.dequantized) ftmem__case_note(c, FTMEM_NOTE_DEQUANTIZED, "job.dtype", c->job.dtype);
+    if (c->model.dequantized && c->adapter.quant <= FTMEM_QUANT_NONE) ftmem__case_note(c, FTMEM_NOTE_DEQUANTIZED, "job.dtype", c->job.dtype);
     if (walk->shape.family->remote_code) ftmem__case_note(c, FTMEM_NOTE_REMOTE_CODE, "model.family", c->model.family);
     if (m->process.expected) ftmem__case_note(c, FTMEM_NOTE_TIER, NULL, m->bound_rows);
 }
@@ -130,7 +130,7 @@ static void memory_parameters(const ftmem__walk *walk, ftmem_parameters *out)
         if (!p->base) continue;
         if (p->role == FTMEM_ROLE_EMBED) out->embedding += p->n;
         if (p->role == FTMEM_ROLE_HEAD) out->head += p->n;
-        if (p->segment == block) out->block += p->n;
+        if (p->segment == block) out->block += p->n * p->copies;
     }
 }
 

@@ -92,9 +92,9 @@ static ftmem__var norm_rms_plus_one(ftmem__low *low, ftmem__var x, ftmem__var w)
 }
 
 /* A norm's weight or bias; autocast widens it, and the norm keeps the wide copy. */
-static ftmem__var norm_vector(ftmem__low *low, int64_t width, int32_t dtype)
+static ftmem__var norm_vector(ftmem__low *low, int64_t width, int32_t dtype, bool trained)
 {
-    ftmem__var v = ftmem__low_parameter(low, FTMEM_ROLE_NORM, width, width, low->trained);
+    ftmem__var v = ftmem__low_parameter(low, FTMEM_ROLE_NORM, width, width, trained);
     return low->shape->autocast ? ftmem__cast(low->tape, v, dtype) : v;
 }
 
@@ -106,8 +106,8 @@ static ftmem__var norm_layer(ftmem__low *low, ftmem__var x, int64_t width, bool 
     int32_t count = 1, i;
     ftmem__var in[3], y;
     in[0] = ftmem__cast(tape, x, dtype);
-    if (weight) in[count++] = norm_vector(low, width, dtype);
-    if (bias) in[count++] = norm_vector(low, width, dtype);
+    if (weight) in[count++] = norm_vector(low, width, dtype, low->trained);
+    if (bias) in[count++] = norm_vector(low, width, dtype, ftmem__shape_bias_trained(low->shape, low->trained));
     y = ftmem__apply(tape, FTMEM__OP_LAYER_NORM, in, count, x.n, x.cols, dtype);
     for (i = 1; i < count; i++) ftmem__save_var(tape, y, in[i]);
     for (i = 1; i < count; i++) ftmem__drop(tape, in[i]);

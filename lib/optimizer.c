@@ -210,7 +210,7 @@ static void optimizer_add(ftmem__totals *t, const ftmem_job *job, const ftmem__p
 int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param)
 {
     if (param->outside) return param->copies;
-    return param->segment >= 0 ? walk->kind[param->segment].layers : 1;
+    return param->segment >= 0 ? walk->kind[param->segment].layers * param->copies : 1;
 }
 
 /* What the first stack is fed: token ids, pixels, or features of two frames a token; and a padding mask. */
@@ -218,7 +218,7 @@ static int64_t optimizer_fed(const ftmem__shape *shape, int64_t rows)
 {
     const ftmem_model *m = shape->model;
     int32_t dtype = shape->autocast ? FTMEM_FP32 : shape->dtype;
-    int64_t tokens = ftmem__round512(8 * rows * shape->s), sum = tokens;
+    int64_t tokens = ftmem__round512(8 * rows * (shape->s - shape->virtual_tokens)), sum = tokens;
     if (shape->fed_features) return ftmem__round512(ftmem__bytes(dtype, rows * m->encoder_channels * 2 * shape->s));
     if (shape->family->embedding == FTMEM__EMBED_PATCHES)
         sum = ftmem__round512(ftmem__bytes(ftmem__shape_pixels(shape), rows * m->channels * m->image_size * m->image_size));
@@ -228,7 +228,7 @@ static int64_t optimizer_fed(const ftmem__shape *shape, int64_t rows)
 /* A batch: what the first stack is fed, labels of tokens of the last or of rows. */
 static int64_t optimizer_rows(const ftmem__shape *shape, const ftmem__shape *fed, int64_t rows)
 {
-    return optimizer_fed(fed, rows) + ftmem__round512(8 * rows * (ftmem__task_by_row(shape->job->task) ? 1 : shape->s));
+    return optimizer_fed(fed, rows) + ftmem__round512(8 * rows * (ftmem__task_by_row(shape->job->task) ? 1 : shape->s - shape->virtual_tokens));
 }
 
 /* e_score_correction_bias (modeling_deepseek_v3.py): an fp32 buffer of each router that scores by sigmoid. */
@@ -255,6 +255,7 @@ static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
     const ftmem__shape *fed = walk->stack[0].shape;
     bool rope = shape->family->positions <= FTMEM__ROPE_INTERLEAVED && shape->model->alibi != FTMEM_ON;
     t->buffer_bytes = rope ? 2 * ftmem__round512(shape->rotary / 2 * 4) : 0;
+    if (shape->family->tables_by_kind && shape->has_full && shape->has_sliding) t->buffer_bytes *= 2;
     if (shape->family->logits_buffer) t->buffer_bytes += ftmem__round512(ftmem__bytes(shape->compute, shape->vocab));
     if (shape->family->mask_buffer) t->buffer_bytes += ftmem__round512(shape->model->position_rows * shape->model->position_rows);
     t->buffer_bytes += optimizer_router_bias(shape) + optimizer_table_buffers(shape);
@@ -266,6 +267,17 @@ static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
     t->batch_bytes = optimizer_rows(shape, fed, shape->b);
     t->eval_batch_bytes = optimizer_rows(shape, fed, job->eval_batch);
     t->workspace_bytes = job->cublas_workspace == FTMEM_OFF ? 0 : job->gpu.sm_arch >= 90 ? (int64_t)32 << 20 : 8519680; /* truth: 8.125 MiB, 32 on sm90 */
+}
+
+/* The difference and its norm; under autocast 16-bit copies of both operands. */
+static void optimizer_regular(ftmem__regular *r, const ftmem__shape *shape, const ftmem__param *p, int64_t count)
+{
+    int64_t cols = p->rows ? p->n / p->rows : 0, side = p->rows < cols ? p->rows : cols, copy;
+    if (!shape->regularised || p->base || !p->trained || cols <= 1) return;
+    copy = shape->autocast ? 2 * ftmem__round512(ftmem__bytes(shape->autocast, p->n)) : 0;
+    r->kept_bytes += count * (ftmem__round512(4 * side * side) + 512 + copy);
+    r->gradient_bytes += count * p->bytes;
+    r->flops += 2.0 * (double)side * (double)p->n * (double)count;
 }
 
 void ftmem__totals_fill(ftmem__totals *t, const ftmem__walk *walk)
@@ -281,6 +293,7 @@ void ftmem__totals_fill(ftmem__totals *t, const ftmem__walk *walk)
         else t->adapters += p->n * count;
         if (p->idle) t->trainable += p->n * count;
         if (p->trained) optimizer_add(t, walk->shape.job, p, count);
+        optimizer_regular(&t->regular, &walk->shape, p, count);
     }
     optimizer_update(t, walk);
     optimizer_batch(t, walk);

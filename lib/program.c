@@ -1,5 +1,5 @@
 /* Blocks and what stands around them: the family's steps, executed. */
-#include "lower.h"
+#include "method.h"
 
 static const char *const program_parts[] = { "embedding", "norm", "attention", "mlp", "residual", "head", "loss", "optimizer", "batch", "vision tower" };
 
@@ -121,7 +121,7 @@ static void program_view(ftmem__low *low, int32_t i, ftmem__var *x)
 {
     const ftmem__shape *shape = low->shape;
     int32_t kernel = ftmem__low_kernel(low, x->dtype);
-    bool repeated = i > 0 && shape->kv_heads < shape->heads && (kernel == FTMEM_KERNEL_EFFICIENT || shape->job->repeat_kv == FTMEM_ON);
+    bool repeated = i > 0 && ftmem__low_kv_heads(low) < shape->heads && (kernel == FTMEM_KERNEL_EFFICIENT || shape->job->repeat_kv == FTMEM_ON);
     bool copied = kernel == FTMEM_KERNEL_EAGER || kernel == FTMEM_KERNEL_MATH || repeated;
     if (i < 2 && program_rotates(low)) copied = shape->family->turn != FTMEM__TURN_PAIRS;
     if (copied) program_replace(low->tape, x, ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, *x));
@@ -136,6 +136,12 @@ static void program_dense(ftmem__low *low, ftmem__var *x)
     x->joined = true;
 }
 
+static int64_t program_width(const ftmem__low *low, int32_t i)
+{
+    const ftmem__shape *shape = low->shape;
+    return i == 0 ? shape->q : ftmem__low_kv_heads(low) * (i == 1 ? shape->d : shape->dv);
+}
+
 /* Three linears; where the norm of queries and keys stands among them, and where heads are separated, differs. */
 static void program_project_apart(ftmem__low *low, ftmem__var x, bool bias, ftmem__var qkv[3])
 {
@@ -145,10 +151,11 @@ static void program_project_apart(ftmem__low *low, ftmem__var x, bool bias, ftme
     bool last = family->views_last, fused = ftmem__low_fused_qkv(low, x, qkv);
     int32_t i;
     for (i = 0; i < 3; i++) {
-        if (!fused) qkv[i] = ftmem__low_linear(low, role[i], i ? source : x, i ? low->shape->kv : low->shape->q, bias && !(i == 1 && family->k_unbiased));
+        if (!fused) qkv[i] = ftmem__low_linear(low, role[i], i ? source : x, program_width(low, i), bias && !(i == 1 && family->k_unbiased));
         if (i == 0 && family->scaled_query) program_replace(low->tape, &qkv[0], ftmem__unary(low->tape, FTMEM__OP_SCALE, qkv[0]));
         if (family->dense_heads) program_dense(low, &qkv[i]);
         else if (!last) program_view(low, i, &qkv[i]);
+        if (i == 2 && family->scaled_values) program_replace(low->tape, &qkv[2], ftmem__unary(low->tape, FTMEM__OP_SCALE, qkv[2]));
         if (i < 2 && family->norm_each && low->shape->model->qk_norm == FTMEM_ON) qkv[i] = ftmem__low_qk_norm(low, qkv[i]);
     }
     for (i = 0; i < 3 && last; i++) program_view(low, i, &qkv[i]);
@@ -376,6 +383,8 @@ static void program_return(ftmem__low *low, program_frame *frame)
     while (frame->kept_count > 0) ftmem__drop(low->tape, frame->kept[--frame->kept_count]);
     if (low->has_weights) ftmem__drop(low->tape, low->weights);
     low->has_weights = false;
+    if (low->has_choice && !low->holds_choice) ftmem__drop(low->tape, low->choice);
+    if (!low->holds_choice) low->has_choice = false;
 }
 
 /* cur = (residual + branch) + cur */
@@ -699,8 +708,9 @@ static void program_leaf(ftmem__low *low, ftmem__var *x)
     const ftmem__family *family = low->shape->family;
     x->grad = true;
     x->node = FTMEM__LEAF;
-    if (family->embed_norm || family->embedding || family->embed_norm_last || (family->embed_named && low->training && low->shape->model->embed_dropout > 0) ||
-        family->positions == FTMEM__LEARNED || (family->scale_outside && low->shape->model->scaled == FTMEM_ON))
+    if (low->shape->virtual_tokens || family->embed_norm || family->embedding || family->embed_norm_last ||
+        (family->embed_named && low->training && low->shape->model->embed_dropout > 0) || family->positions == FTMEM__LEARNED ||
+        (family->scale_outside && low->shape->model->scaled == FTMEM_ON))
         ftmem__hold(low->tape, x->store);
 }
 
@@ -713,7 +723,11 @@ void ftmem__low_input_leaf(ftmem__low *low, ftmem__var *x)
 static ftmem__var program_words(ftmem__low *low, const ftmem__var *ids)
 {
     const ftmem__family *family = low->shape->family;
-    ftmem__var x = ftmem__low_lookup(low, program_embedding_weight(low), low->tokens);
+    ftmem__var w = program_embedding_weight(low), x;
+    if (low->shape->adapter->trainable_tokens) w = ftmem__method_tokens(low, w, ftmem__method_token_rows(low, true));
+    x = ftmem__low_lookup(low, w, low->tokens - low->b * low->shape->virtual_tokens);
+    ftmem__drop(low->tape, w);
+    ftmem__method_shared(low);
     if (ids) ftmem__save_var(low->tape, x, *ids);
     if (family->embed_scale && !family->scale_outside) program_replace(low->tape, &x, ftmem__unary(low->tape, FTMEM__OP_SCALE, x));
     ftmem__low_input_leaf(low, &x);
@@ -733,6 +747,7 @@ static ftmem__var program_embed_tokens(ftmem__low *low, ftmem__prologue *p)
     if (shape->crossed) shifted = program_table(low, low->tokens, shape->s, FTMEM_INT64, FTMEM__OP_TABLE);
     x = program_words(low, shape->crossed ? &shifted : NULL);
     if (shape->crossed) program_hold(p, shifted); /* the caller's decoder_input_ids */
+    if (shape->virtual_tokens) x = ftmem__method_prompt(low, x);
     if (shape->family->embed_norm) {
         y = ftmem__low_norm(low, x, shape->h);
         program_hold(p, x);

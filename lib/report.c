@@ -99,7 +99,7 @@ static void report_bytes(report *r, int32_t tensor_class, int64_t bytes, ftmem__
 
 static int32_t report_part_of(int32_t role)
 {
-    if (role <= FTMEM_ROLE_O) return FTMEM__PART_ATTENTION;
+    if (role <= FTMEM_ROLE_O || (role >= FTMEM_ROLE_Q_DOWN && role <= FTMEM_ROLE_INDEX_WEIGHTS)) return FTMEM__PART_ATTENTION;
     if (role == FTMEM_ROLE_TOWER) return FTMEM__PART_TOWER;
     if (role == FTMEM_ROLE_HEAD || role == FTMEM_ROLE_POOL) return FTMEM__PART_HEAD;
     if (role <= FTMEM_ROLE_DOWN || (role > FTMEM_ROLE_POSITION && role < FTMEM_ROLE_POOL)) return FTMEM__PART_MLP;
@@ -184,7 +184,7 @@ static void report_gradients(report *r)
         int64_t count;
         if (!p->trained) continue;
         if (p->segment >= 0 && walk->shape.family->shared_blocks) count = report_any(above);
-        else if (p->segment >= 0) count = above[p->segment];
+        else if (p->segment >= 0) count = above[p->segment] * (p->outside ? 1 : p->copies);
         else count = all ? 1 : report_gradient_count(walk, m, p);
         if (p->role == FTMEM_ROLE_EMBED && p->base && report_waits(walk, m)) count++;
         report_param(r, p, FTMEM_CLASS_GRADIENTS, count, p->gradient_bytes, FTMEM__OP_GRADIENT);

@@ -16,8 +16,19 @@ static bool shape_trains(const ftmem_job *job, bool named)
 uint8_t ftmem__shape_layer_kind(const ftmem__shape *shape, int64_t layer)
 {
     uint8_t kind = shape->model->layer_kind[layer];
-    bool alike = ftmem__layer_attention(kind) == FTMEM__LAYER_SLIDING && shape->mask_sliding == shape->mask_full;
+    if (shape->family->hands_index && layer > 0) {
+        bool old = ftmem__layer_attention(shape->model->layer_kind[layer - 1]) == FTMEM__LAYER_SHARED_INDEX;
+        return kind | (old ? FTMEM__LAYER_HANDED_OLD : FTMEM__LAYER_HANDED_NEW);
+    }
+    bool alike = !shape->family->sliding_kv_twice && ftmem__layer_attention(kind) == FTMEM__LAYER_SLIDING && shape->mask_sliding == shape->mask_full;
     return alike ? (uint8_t)(kind - FTMEM__LAYER_SLIDING) : kind;
+}
+
+bool ftmem__shape_bias_trained(const ftmem__shape *shape, bool module)
+{
+    bool named = shape_part(shape->job, FTMEM_PART_BIASES);
+    if (shape->adapted) return false;
+    return shape_part(shape->job, FTMEM_PART_ALL_BUT) ? module || named : module && !named;
 }
 
 bool ftmem__shape_layer_trained(const ftmem__shape *shape, int64_t layer)
@@ -70,11 +81,13 @@ static void shape_dtypes(ftmem__shape *shape)
 {
     const ftmem_job *job = shape->job;
     const ftmem_adapter *adapter = shape->adapter;
-    shape->qlora = adapter->kind == FTMEM_ADAPTER_QLORA;
-    shape->lora8 = adapter->kind == FTMEM_ADAPTER_LORA8;
+    shape->regularised = adapter->kind == FTMEM_ADAPTER_ADALORA;
+    shape->quant = adapter->quant == FTMEM_QUANT_NONE ? 0 : adapter->quant;
+    shape->qlora = shape->quant == FTMEM_QUANT_NF4 || shape->quant == FTMEM_QUANT_FP4;
+    shape->lora8 = shape->quant == FTMEM_QUANT_INT8;
     shape->input_kept = job->bitsandbytes_version < 43;
     shape->compute = job->dtype;
-    shape->dtype = (shape->qlora || shape->lora8) && adapter->kbit_fp32 == FTMEM_ON ? FTMEM_FP32 : job->dtype;
+    shape->dtype = shape->quant && adapter->kbit_fp32 == FTMEM_ON ? FTMEM_FP32 : job->dtype;
     /* trl/trainer/utils.py peft_module_casting_to_bf16: embeddings and head of a 4-bit model, not its norms */
     shape->ends = shape->qlora && adapter->kbit_fp32 == FTMEM_ON && adapter->ends_bf16 == FTMEM_ON ? FTMEM_BF16 : shape->dtype;
     shape->stream = shape->ends;
@@ -122,6 +135,8 @@ static ftmem_status shape_check(const ftmem__shape *shape, ftmem_error *error)
     if (ftmem__mul(&c, shape->model->position_rows, h) > limit || ftmem__mul(&c, shape->model->position_rows, shape->model->position_rows) > limit)
         c.overflow = true;
     if (ftmem__mul(&c, ftmem__mul(&c, widest, h), shape->model->layers) > limit << 4) c.overflow = true;
+    if (ftmem__mul(&c, ftmem__mul(&c, tokens, shape->s), shape->model->index_dim) > limit) c.overflow = true;
+    if (ftmem__mul(&c, ftmem__mul(&c, tokens, shape->s), shape->model->index_heads) > limit) c.overflow = true;
     if (!c.overflow) return FTMEM_OK;
     return ftmem__fail(error, FTMEM_E_OVERFLOW, "job", "",
                        "The dimensions of this job multiply to more than 2^52 elements in one tensor; check batch, sequence and model sizes.");
@@ -144,7 +159,7 @@ static void shape_litgpt(ftmem__shape *shape)
     shape->own.positions = FTMEM__ROPE;
     shape->merged = true;
     shape->tied = false;
-    shape->head_quantized = shape->half_state = shape->adapter->kind == FTMEM_ADAPTER_QLORA;
+    shape->head_quantized = shape->half_state = shape->qlora;
 }
 
 static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ftmem_model *m, const ftmem__family *family, int64_t s, ftmem_error *error)
@@ -162,7 +177,8 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     shape->sided =
         family->positions == FTMEM__RELATIVE || shape->crossed || family->shared_blocks; /* ALBERT: gradients of the last block's use wait for the first's */
     shape->b = c->job.micro_batch;
-    shape->s = s;
+    shape->virtual_tokens = c->adapter.virtual_tokens;
+    shape->s = s + shape->virtual_tokens;
     shape->eval_b = c->job.eval_batch;
     shape->tokens = shape->b * shape->s;
     shape->h = m->hidden;

@@ -94,6 +94,12 @@ static void step_blocks_forward(step_run *run, int32_t phase, int32_t pass, cons
     }
 }
 
+static void step_leave_frame(step_run *run)
+{
+    run->level -= run->frame;
+    run->frame = 0;
+}
+
 /* The frame of a stack returns: its locals go, and what its blocks shared unless a graph keeps it. */
 static void step_leave(step_run *run, const ftmem__stack *stack, int32_t pass)
 {
@@ -101,8 +107,8 @@ static void step_leave(step_run *run, const ftmem__stack *stack, int32_t pass)
     int64_t released = eval ? stack->embed.eval_released_bytes : stack->embed.released_bytes;
     int32_t k;
     if (!eval && run->walk->shape.job->recompute != FTMEM_RECOMPUTE_NONE) released -= stack->embed.mask_bytes;
-    run->level -= released + run->frame;
-    run->frame = 0;
+    run->level -= released;
+    if (!stack->shape->virtual_tokens) step_leave_frame(run);
     for (k = FTMEM__SIDE_SOURCE + 1; k < FTMEM__SIDES; k++)
         if (stack->side[k].there && (eval || !stack->side[k].kept)) step_side(run, &stack->side[k], pass, -1);
 }
@@ -130,13 +136,16 @@ static int64_t step_cache(const ftmem__walk *walk)
 }
 
 /* An embedding output that was made a leaf (enable_input_require_grads over frozen weights) lives as long as the loss
-   does, and its gradient with it: to the end of the step where the loop holds the outputs. So do the checkpoints'
-   arguments. */
+   does, and its gradient with it: to the end of the step where the loop holds the outputs. So do the named arguments of
+   blocks that a reentrant checkpoint has bound (torch/utils/checkpoint.py CheckpointFunction, ctx.run_function). */
 static int64_t step_leaf_input(const ftmem__stack *stack)
 {
     const ftmem__shape *shape = stack->shape;
-    if (!shape->require_input_grad || shape->embed_trained) return 0;
-    return 2 * step_stream_bytes(shape, shape->stream, FTMEM__PASS_FORWARD) + (shape->family->positional_masks ? 0 : stack->embed.mask_bytes);
+    int64_t sum = 0;
+    if (!shape->require_input_grad) return 0;
+    if (!shape->embed_trained && !shape->adapter->trainable_tokens) sum = 2 * step_stream_bytes(shape, shape->stream, FTMEM__PASS_FORWARD);
+    if (shape->job->recompute != FTMEM_RECOMPUTE_REENTRANT || shape->family->positional_masks) return sum;
+    return sum + stack->embed.mask_bytes + stack->embed.table_bytes;
 }
 
 static int64_t step_leaf_sides(const ftmem__stack *stack)
@@ -149,14 +158,14 @@ static int64_t step_leaf_sides(const ftmem__stack *stack)
 }
 
 /* What lives as long as the outputs beside the logits: leaves, and the encoder's output and the cache of keys and values,
-   which are outputs too. */
+   which are outputs too, and what nodes hold as attributes, which goes with the graph. */
 static int64_t step_leaf(const ftmem__walk *walk)
 {
-    int64_t sum = 0;
+    int64_t sum = ftmem__round512(ftmem__bytes(FTMEM_FP32, 1)); /* the loss itself */
     int32_t k;
     if (!ftmem__holds_outputs(walk->shape.job)) return 0;
     for (k = 0; k < walk->stacks; k++) sum += step_leaf_input(&walk->stack[k]) + step_leaf_sides(&walk->stack[k]);
-    for (k = 0; k < walk->kinds; k++) sum += walk->kind[k].outputs_bytes * walk->kind[k].layers;
+    for (k = 0; k < walk->kinds; k++) sum += (walk->kind[k].outputs_bytes + walk->kind[k].attribute_bytes) * walk->kind[k].layers;
     return sum;
 }
 
@@ -164,8 +173,29 @@ static int64_t step_leaf(const ftmem__walk *walk)
 static void step_drop_outputs(step_run *run)
 {
     const ftmem__side *source = &ftmem__walk_last(run->walk)->side[FTMEM__SIDE_SOURCE];
+    step_leave_frame(run); /* where PEFT's own forward joined virtual tokens with the embeddings, it holds them */
     run->level -= step_cache(run->walk) + run->held + run->leaf;
     if (source->there && !source->kept && !ftmem__holds_outputs(run->walk->shape.job)) step_side(run, source, FTMEM__PASS_FORWARD, -1);
+}
+
+/* The model's frame holds the outputs meanwhile. */
+static void step_regular_forward(step_run *run)
+{
+    const ftmem__shape *shape = &run->walk->shape;
+    ftmem__figure f = { 0, 0, 0 };
+    if (!shape->regularised) return;
+    run->level += run->step->totals.regular.kept_bytes;
+    if (!ftmem__holds_outputs(shape->job)) f.peak = ftmem__bytes(shape->autocast ? shape->autocast : shape->dtype, shape->tokens * shape->vocab);
+    step_moment(run, run->first, f, 0, -1, -1);
+}
+
+static void step_regular_backward(step_run *run)
+{
+    const ftmem__totals *t = &run->step->totals;
+    if (!run->walk->shape.regularised) return;
+    run->level += (run->later_micro ? 0 : t->regular.gradient_bytes) - t->regular.kept_bytes;
+    if (!run->both) run->level += t->workspace_bytes;
+    run->both = true;
 }
 
 /* Forward and loss of one micro-batch. */
@@ -188,6 +218,7 @@ static void step_forward(step_run *run)
         run->held = 0;
     }
     step_pass(run, run->first + !walk->shape.family->loss_own_dtype, head->loss, segment, FTMEM__PASS_FORWARD, -1);
+    step_regular_forward(run);
     step_drop_outputs(run);
     run->held = head->logits_bytes;
     run->leaf = step_leaf(walk);
@@ -267,6 +298,7 @@ static void step_backward(step_run *run)
     int32_t pass = run->later_micro ? FTMEM__PASS_BACKWARD_LATER : FTMEM__PASS_BACKWARD, phase = run->first + 2;
     int32_t i;
     if (!ftmem__walk_last(walk)->end.out_grad) return;
+    step_regular_backward(run);
     step_head_backward(run, phase, pass);
     for (i = walk->stacks - 1; i >= 0; i--) {
         run->stack = i;
@@ -303,7 +335,6 @@ static void step_once(step_run *run, int64_t states)
         run->both = true;
     }
     run->level = t->resident - t->narrowed_bytes + t->master_bytes + t->state_bytes + t->gradient_bytes + 2 * t->workspace_bytes + run->held + run->leaf;
-    if (run->walk->shape.job->loss == FTMEM_LOSS_HELD || run->walk->shape.job->loss == FTMEM_LOSS_LOOP) run->level += 512; /* the loss itself */
     step_optimizer(run);
     if (run->walk->shape.job->loss != FTMEM_LOSS_LOOP) run->held = run->leaf = 0;
 }
@@ -354,7 +385,7 @@ static int64_t step_narrowed(const ftmem__walk *walk, int32_t kind)
     int32_t i;
     for (i = 0; i < walk->params.count; i++) {
         const ftmem__param *p = &walk->params.at[i];
-        if (p->segment == kind && p->narrowed_bytes > 0) sum += p->bytes - p->narrowed_bytes;
+        if (p->segment == kind && p->narrowed) sum += p->bytes - p->narrowed_bytes;
     }
     return sum;
 }
@@ -385,6 +416,8 @@ static void step_flops(ftmem__step *step)
         step->flops_forward += walk->kind[k].flops_forward * (double)walk->kind[k].layers;
         step->flops_backward += walk->kind[k].flops_backward * (double)walk->kind[k].layers;
     }
+    step->flops_forward += step->totals.regular.flops;
+    step->flops_backward += 2 * step->totals.regular.flops;
     step->kept_layer_bytes = step_middle(walk);
 }
 

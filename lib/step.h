@@ -5,6 +5,13 @@
 #include "optimizer.h"
 #include "walk.h"
 
+/* AdaLoRA's regularisation (peft/tuners/adalora/model.py AdaLoraModel.forward): |p p^T - 1| of every A and B joins the loss, and its
+   backward comes first, so that their gradients are there before the blocks'. */
+typedef struct ftmem__regular {
+    int64_t kept_bytes, gradient_bytes;
+    double flops; /* of forward */
+} ftmem__regular;
+
 /* Sums over parameter tensors, each rounded to 512 bytes as it is allocated. */
 typedef struct ftmem__totals {
     int64_t parameters, trainable, adapters;
@@ -19,8 +26,9 @@ typedef struct ftmem__totals {
     int64_t tensors; /* trained ones */
     int64_t buffer_bytes, batch_bytes, eval_batch_bytes;
     int64_t workspace_bytes; /* of one cuBLAS handle */
-    int64_t resident;        /* weights, buffers, batch */
-    int64_t narrowed_bytes;  /* of weights: let go of in the first forward */
+    ftmem__regular regular;
+    int64_t resident;       /* weights, buffers, batch */
+    int64_t narrowed_bytes; /* of weights: let go of in the first forward */
 } ftmem__totals;
 
 typedef struct ftmem__moment {

@@ -4,7 +4,7 @@
 
 enum { TAPE_ALLOC, TAPE_VIEW };
 enum { TAPE_NOTHING, TAPE_INPUT, TAPE_INPUTS, TAPE_OUTPUT, TAPE_CROSS, TAPE_ATTRIBUTE };
-enum { TAPE_PASS, TAPE_MAP, TAPE_SPREAD, TAPE_MATMUL, TAPE_CONV, TAPE_SPLIT, TAPE_SOFTMAX, TAPE_MINUS, TAPE_SAVED, TAPE_COPY, TAPE_OVER };
+enum { TAPE_PASS, TAPE_MAP, TAPE_SPREAD, TAPE_DEQUANTIZE, TAPE_MATMUL, TAPE_CONV, TAPE_SPLIT, TAPE_SOFTMAX, TAPE_MINUS, TAPE_SAVED, TAPE_COPY, TAPE_OVER };
 
 typedef struct tape_row {
     uint8_t forward, saves, backward, temporaries;
@@ -243,6 +243,7 @@ static void tape_save_by_row(ftmem__tape *tape, ftmem__node *node, const ftmem__
 /* torch.autograd.Function saves when its forward is done; so does native_layer_norm, whose statistics come last. */
 static bool tape_saves_after(ftmem__op op)
 {
+    if (op >= FTMEM__OP_LINEAR_HQQ && op <= FTMEM__OP_LINEAR_FP8) return true;
     return op == FTMEM__OP_LAYER_NORM || (op >= FTMEM__OP_FUSED_NORM && op <= FTMEM__OP_FUSED_CE);
 }
 
@@ -269,7 +270,7 @@ static bool tape_wants_grad(const ftmem__tape *tape, const ftmem__var *in, int32
     bool grad = false;
     int32_t i;
     for (i = 0; i < count; i++) grad = grad || in[i].grad;
-    return grad && tape->mode != FTMEM__NO_GRAD;
+    return grad && tape->mode != FTMEM__NO_GRAD && !tape->no_grad;
 }
 
 static int16_t tape_result(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int64_t n, int64_t cols, int32_t dtype)
@@ -370,13 +371,14 @@ ftmem__var ftmem__matmul(ftmem__tape *tape, ftmem__op op, ftmem__var x, ftmem__v
 {
     ftmem__var in[3], out;
     ftmem__node *node;
+    bool runs = !tape->stopped;
     in[0] = x;
     in[1] = w;
     if (bias) in[2] = *bias;
     out = ftmem__apply(tape, op, in, bias ? 3 : 2, n, cols, x.dtype);
     node = ftmem__recorded(tape, out);
     if (node) node->flops = flops;
-    if (!tape->stopped) tape->flops += flops;
+    if (!tape->stopped || (runs && tape_saves_after(op))) tape->flops += flops;
     return out;
 }
 
@@ -513,12 +515,18 @@ static void tape_spread_fourth(ftmem__tape *tape, const ftmem__node *node)
     tape->fourth_gradient = to->grad ? ftmem__alloc(tape, (ftmem__op)node->op, to->n, to->cols, to->dtype, tape->birth) : -1;
 }
 
+static int16_t tape_workspace(ftmem__tape *tape, int64_t bytes)
+{
+    return ftmem__alloc_bytes(tape, FTMEM__OP_DEQUANTIZE, bytes, FTMEM_CLASS_WORKSPACE);
+}
+
 static void tape_spread(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
-    bool before =
-        node->op == FTMEM__OP_LINEAR4 || node->op == FTMEM__OP_LINEAR4_KEEPING || node->op == FTMEM__OP_LINEAR8; /* the dequantised weight comes first */
-    int16_t work = before && node->work ? ftmem__alloc_bytes(tape, FTMEM__OP_DEQUANTIZE, node->work, FTMEM_CLASS_WORKSPACE) : -1;
+    bool before = tape_rows[node->op].backward == TAPE_DEQUANTIZE;
+    int16_t more = before && tape_rows[node->op].temporaries ? tape_workspace(tape, node->work * tape_rows[node->op].temporaries) : -1;
+    int16_t work = before && node->work ? tape_workspace(tape, node->work) : -1;
     int32_t k;
+    ftmem__release(tape, more);
     for (k = 0; k < node->inputs; k++)
         if (tape_needs(node, k)) result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in[k].n, node->in[k].cols, node->in[k].dtype, tape->birth);
     if (node->fourth) tape_spread_fourth(tape, node);
@@ -750,10 +758,8 @@ void ftmem__replay(ftmem__tape *tape, int32_t last)
 void ftmem__cache_hold(ftmem__tape *tape, ftmem__var value, bool outputs)
 {
     if (value.store < 0) return;
-    if (outputs && tape->mode == FTMEM__RECORD) {
-        tape->outputs_bytes += tape->stores[value.store].bytes;
-        tape_attribute(tape, value.store);
-    } else if (!tape->stores[value.store].cached) {
+    if (outputs && tape->mode == FTMEM__RECORD) tape_attribute(tape, value.store);
+    else if (!tape->stores[value.store].cached) {
         tape->stores[value.store].cached = true;
         ftmem__hold(tape, value.store);
     }

@@ -116,13 +116,13 @@ struct ftmem__tape {
     bool shadow;           /* FORGET leaves the nodes that GHOST would, for the recomputation to come */
     bool captured;         /* what was asked for has been seen: backward need not go on */
     bool graphless;        /* a reentrant checkpoint's forward: no node exists that could hold an attribute */
-    int16_t attribute[16]; /* stores that nodes hold as attributes */
+    int16_t attribute[16]; /* stores that nodes hold as attributes, or outputs in a cache */
     int32_t attributes;
-    int64_t outputs_bytes; /* what outputs hold of them */
     int32_t fourths;
     int16_t fourth_gradient; /* of the node that runs */
     ftmem__var also;         /* a second value that backward starts from; also_gradient: its gradient, -1: none */
     int16_t also_gradient;
+    bool no_grad;          /* torch.no_grad() inside a forward: nothing asks for a gradient */
     bool leaf_input;       /* the segment's input is a leaf, as in a reentrant recomputation: autocast caches its copy */
     ftmem__var input_cast; /* that copy; store -1: none yet */
     bool shared_casts;     /* autocast's copies of weights are an earlier segment's, which has the same module */

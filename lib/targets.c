@@ -45,6 +45,8 @@ static bool targets_old_name(const ftmem__family *family, int32_t role, const ch
 static bool targets_named(const ftmem__family *family, int32_t role, const char *name)
 {
     if (!ftmem__is_linear(role) || !family->modules[role]) return false;
+    if (targets_are_parameters(role) && family->experts_as == FTMEM__EXPERTS_AS_PARAMETERS)
+        return strcmp(family->modules[role], name) == 0; /* LoraConfig.target_parameters */
     return targets_match(family->modules[role], name) || targets_old_name(family, role, name);
 }
 

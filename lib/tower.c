@@ -134,7 +134,7 @@ static void tower_rows(ftmem__low *low, const tower_row *row)
             params->at[i].idle = params->at[i].trained;
             params->at[i].trained = false;
             params->at[i].outside = true;
-            params->at[i].narrowed_bytes = 0; /* no forward comes to it */
+            params->at[i].narrowed_bytes = params->at[i].narrowed = 0; /* no forward comes to it */
         }
     }
 }

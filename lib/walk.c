@@ -58,7 +58,7 @@ static void walk_start(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass,
     tape->sum_leaves = walk_sums(walk, kind, pass);
     tape->shared_casts = kind && walk->shape.family->shared_blocks && !kind->first;
     if (pass == FTMEM__PASS_EVAL) tape->mode = FTMEM__NO_GRAD;
-    tape->later.wanted = !probe && walk->shape.job->accumulation > 1;
+    tape->later.wanted = !probe && (walk->shape.job->accumulation > 1 || walk->shape.regularised);
     walk_listen(tape, probe);
 }
 
@@ -304,13 +304,28 @@ static void walk_mark_made(const ftmem__low *low)
         if (low->made >> k & 1 && low->side[k].store >= 0) low->tape->stores[low->side[k].store].side = true;
 }
 
+/* What the block before has chosen is an argument of this one, and a checkpoint keeps it; where that block was itself handed
+   it, an earlier checkpoint keeps it already. */
+static ftmem__var walk_handed(const ftmem__kind *kind, ftmem__low *low, bool recomputed)
+{
+    if (!(kind->kind & FTMEM__LAYER_HANDED) || (recomputed && !(kind->kind & FTMEM__LAYER_HANDED_NEW))) return ftmem__constant(0, 0, FTMEM_FP32);
+    return ftmem__low_choice(low);
+}
+
+/* A reentrant checkpoint keeps its arguments as long as its loss lives. */
+static int64_t walk_bound_bytes(const ftmem__low *low, ftmem__var handed, bool recomputed)
+{
+    if (!recomputed || handed.store < 0 || low->shape->job->recompute != FTMEM_RECOMPUTE_REENTRANT) return 0;
+    return low->tape->stores[handed.store].bytes;
+}
+
 /* The forward of one block: ordinary, or checkpointed, where only the input stays. */
 static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bool recomputed, int32_t pass, const walk_probe *probe, walk_run *result)
 {
     ftmem__low low = walk_low(walk, kind->stack, kind, pass);
     ftmem__tape *tape = &walk->tape;
     int64_t base;
-    ftmem__var x, out;
+    ftmem__var x, out, handed;
     walk_start(walk, kind, pass, probe);
     if (recomputed && pass == FTMEM__PASS_FORWARD) {
         tape->mode = FTMEM__FORGET;
@@ -322,7 +337,9 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
     base = tape->live;
     ftmem__tape_mark(tape);
     if (pass == FTMEM__PASS_FORWARD && !probe && (kind->first || !walk->shape.family->shared_blocks)) low.params = &walk->params;
+    handed = walk_handed(kind, &low, recomputed && pass == FTMEM__PASS_FORWARD);
     out = ftmem__low_block(&low, x);
+    if (!recomputed || pass != FTMEM__PASS_FORWARD) ftmem__drop(tape, handed);
     if (!recomputed || !out.grad || walk_offloads(walk)) ftmem__drop(tape, x);
     if (!probe) walk_record_sides(&walk->stack[kind->stack], kind, &low, pass, recomputed);
     if (pass == FTMEM__PASS_FORWARD) {
@@ -333,7 +350,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
         kind->in_bytes = ftmem__round512(ftmem__bytes(kind->in_dtype, x.n));
         kind->cache_bytes = walk_cache_only(tape);
         kind->attribute_bytes = walk_attributes(tape);
-        kind->outputs_bytes = tape->outputs_bytes;
+        kind->outputs_bytes = walk_bound_bytes(&low, handed, recomputed);
         kind->born_bytes =
             tape->live - kind->cache_bytes - (kind->in_kept || out.store < 0 ? 0 : tape->stores[out.store].bytes); /* no store: the tape was too short */
         if (kind->in_kept) kind->born_bytes -= kind->in_bytes;
@@ -436,10 +453,12 @@ static void walk_recompute_reentrant(ftmem__walk *walk, const ftmem__kind *kind,
 {
     ftmem__tape *tape = &walk->tape;
     bool sided = (kind->given | kind->made) != 0;
-    ftmem__var out;
+    ftmem__var out, zeros;
     tape->backward = false;
     tape->leaf_input = true;
     if (sided) walk_reentrant_sides(walk, kind, tape, side);
+    zeros = ftmem__low_choice(low); /* the gradient of what it has handed on */
+    low->holds_choice = true;
     tape->birth = FTMEM_CLASS_RECOMPUTED;
     out = ftmem__low_block(low, x);
     ftmem__cache_clear(tape);
@@ -450,6 +469,8 @@ static void walk_recompute_reentrant(ftmem__walk *walk, const ftmem__kind *kind,
     ftmem__drop_attributes(tape);
     if (sided) walk_reentrant_end(low, side);
     walk_drop_made(low);
+    if (low->has_choice) ftmem__drop(tape, low->choice);
+    ftmem__drop(tape, zeros);
     ftmem__drop(tape, out);
     ftmem__release(tape, g);
 }
@@ -459,12 +480,13 @@ static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__
     ftmem__tape *tape = &walk->tape;
     ftmem__low low = walk_low(walk, kind->stack, kind, pass);
     ftmem__figure f;
-    ftmem__var x;
+    ftmem__var x, handed;
     int64_t base;
     int16_t g, side[FTMEM__SIDES];
     walk_start(walk, kind, pass, probe);
     x = ftmem__input(tape, low.tokens * low.shape->h, low.shape->h, kind->in_dtype, kind->in_grad);
     walk_give(walk, kind->stack, kind->given, pass, &low);
+    handed = walk_handed(kind, &low, true);
     tape->birth = FTMEM_CLASS_TEMPORARY;
     g = ftmem__alloc(tape, FTMEM__OP_GRADIENT, x.n, x.cols, kind->out_dtype, FTMEM_CLASS_TEMPORARY);
     walk_side_gradients(walk, kind, &low, side);
@@ -473,6 +495,7 @@ static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__
     if (walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT) walk_recompute_reentrant(walk, kind, &low, x, g, side);
     else walk_recompute(walk, &low, x, shadow, g, side);
     ftmem__drop(tape, x);
+    if (walk->shape.job->recompute != FTMEM_RECOMPUTE_REENTRANT) ftmem__drop(tape, handed);
     walk_drop_freed(kind, &low);
     f = walk_figure(tape, base);
     walk_end(walk, probe);
@@ -496,9 +519,10 @@ static void walk_block(ftmem__walk *walk, ftmem__kind *kind)
         kind->flops_backward = walk->tape.flops;
         kind->leaf_bytes = walk->tape.leaf_bytes;
     }
-    if (kind->out_grad && job->accumulation > 1)
+    if (kind->out_grad && walk->tape.later.wanted)
         kind->pass[FTMEM__PASS_BACKWARD_LATER] =
             walk->tape.later.differs ? walk_block_backward(walk, kind, FTMEM__PASS_BACKWARD_LATER, NULL) : walk_later(&walk->tape);
+    if (walk->shape.regularised) kind->pass[FTMEM__PASS_BACKWARD] = kind->pass[FTMEM__PASS_BACKWARD_LATER]; /* gradients are there before */
     if (job->eval == FTMEM_ON) kind->pass[FTMEM__PASS_EVAL] = walk_block_forward(walk, kind, false, FTMEM__PASS_EVAL, NULL, NULL);
 }
 
@@ -701,6 +725,7 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
         loss = ftmem__low_loss(low, logits);
         logits = ftmem__low_outputs(low, logits);
     }
+    if (low->has_scaled) ftmem__drop(tape, low->scaled);
     if (!held) ftmem__drop(tape, logits);
     if (ends && held) ends->logits_bytes = tape->stores[logits.store].bytes;
     ftmem__drop(tape, pooled);

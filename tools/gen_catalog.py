@@ -86,7 +86,7 @@ def classes_of(rows):
 
 def cycle_of(value):
     """["sliding_attention"] * 5 + ["full_attention"] of "=cycle(sliding_attention*5+full_attention*1)", else None."""
-    found = re.fullmatch(r"=cycle\((.*)\)", value)
+    found = re.fullmatch(r"=cycle\((.*)\)(?:, the first full_attention)?", value)
     if not found:
         return None
     kinds = []

@@ -54,7 +54,7 @@ from transformers.pytorch_utils import Conv1D
 TYPES = (
     "llama mistral qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 gpt2 gpt_neox gptj opt bloom mpt falcon starcoder2 "
     "gpt_bigcode olmo olmo2 olmo3 smollm3 granite stablelm cohere cohere2 mixtral qwen3_moe deepseek_v2 deepseek_v3 glm4_moe "
-    "minimax_m2 olmoe deepseek_v32 glm_moe_dsa"
+    "minimax_m2 olmoe minicpm3 deepseek_v32 glm_moe_dsa mimo_v2_flash"
 ).split()
 
 # Out of scope: mixtures of experts, hybrids, encoders, encoder-decoders, vision, code that transformers does not have.
@@ -89,6 +89,7 @@ OTHER_MADE = {
 # Configs that no file covers: classes without a real config here, and branches that change the shape.
 # The first of each type is what its class makes of an empty config.
 MADE = {f"default-{typ}": {"model_type": typ} for typ in TYPES} | {
+    "default-deepseek_v2": {"model_type": "deepseek_v2", "num_experts_per_tok": 6},    # the class has no default for it
     "llama-biases": {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 16, "attention_bias": True,
                      "mlp_bias": True},
     "llama-head_dim": {"model_type": "llama", "num_hidden_layers": 2, "num_key_value_heads": 4, "head_dim": 96},
@@ -314,9 +315,12 @@ def layer_pattern(typ):
             rule = "use_sliding_window and sliding_window and not no_rope_layers[layer]"
         assert [k == "sliding_attention" for k in window.layer_types] == want and set(kinds) == {"full_attention"}
         return f"=sliding_attention if {rule} else full_attention"
+    first = ""
+    if kinds[0] == "full_attention" != kinds[1] and kinds[5] == "full_attention":    # the first one beside the cycle
+        kinds, first = ["sliding_attention"] + kinds[1:], ", the first full_attention"
     period = next(p for p in range(1, 49) if all(k == kinds[i % p] for i, k in enumerate(kinds)))
     parts = [f"{k}*{len(list(g))}" for k, g in itertools.groupby(kinds[:period])]
-    return f"=cycle({'+'.join(parts)})"
+    return f"=cycle({'+'.join(parts)}){first}"
 
 
 def default_rows(typ):
@@ -325,12 +329,16 @@ def default_rows(typ):
     rows = []
     for field in dataclasses.fields(cls):
         key, value = field.name, field.default
+        if key == "head_dim" and hasattr(cls(), "kv_lora_rank"):    # of the rotated part: the library adds the parts up
+            continue
         if key in base | IRRELEVANT or key.endswith(IRRELEVANT_ENDS) or key.startswith(IRRELEVANT_STARTS):
             continue
         value = value.default if isinstance(value, dataclasses.Field) else value
         if value is None and key in DERIVED and resolved(typ, key) is not None:
             check_derived(typ, key, DERIVED[key])
             value = "=" + DERIVED[key]
+        elif key == "layer_types" and set(cls().layer_types) == {"indexed_attention"}:    # of the cache: all layers are alike
+            continue
         elif key == "layer_types":
             value = layer_pattern(typ)
         elif key == "no_rope_layers":
@@ -343,6 +351,10 @@ def default_rows(typ):
     if typ in ROTARY_KEY:
         assert resolved(typ, "rope_parameters", **{ROTARY_KEY[typ]: 0.125})["partial_rotary_factor"] == 0.125
         rows.append((ROTARY_KEY[typ], text(cls().rope_parameters["partial_rotary_factor"])))
+    if typ == "mimo_v2_flash":    # one fraction for both kinds of layers
+        factors = {kind["partial_rotary_factor"] for kind in cls().rope_parameters.values()}
+        assert cls().mlp_layer_types.count("dense") == 1 and cls().mlp_layer_types[0] == "dense"
+        rows += [("partial_rotary_factor", text(*factors)), ("first_k_dense_replace", "1")]
     if typ in WINDOW_PATTERN:
         default, two = WINDOW_PATTERN[typ], cls(sliding_window_pattern=2).layer_types
         assert cls().layer_types == cls(sliding_window_pattern=default).layer_types != two

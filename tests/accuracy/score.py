@@ -241,6 +241,39 @@ ORACLE_OPTIMIZERS = {"adamw_foreach": "adamw", "adamw_fused": "adamw_fused", "ad
                      "paged_adamw8bit": "paged_adamw_8bit", "sgd": "sgd", "adafactor": "adafactor"}
 
 
+# columns peft_config and peft_args: the class of PEFT's config, and its arguments in our words
+PEFT_METHODS = {"VeraConfig": "vera", "IA3Config": "ia3", "AdaLoraConfig": "adalora", "LoHaConfig": "loha", "LoKrConfig": "lokr", "OFTConfig": "oft",
+                "PromptTuningConfig": "prompt", "PromptEncoderConfig": "p_tuning", "LoraConfig": "lora"}
+PEFT_ARGUMENTS = {"r": "rank", "init_r": "rank", "vera_dropout": "dropout", "lora_dropout": "dropout", "decompose_factor": "factors", "oft_block_size": "block_size",
+                  "num_virtual_tokens": "virtual_tokens", "encoder_hidden_size": "encoder_hidden", "rank_pattern": "rank_pattern"}
+
+
+ORACLE_BASES = {"gptq4": "gptq_4bit", "gptq8": "gptq_8bit", "awq": "awq", "hqq4": "hqq_4bit", "hqq8": "hqq_8bit", "aqlm": "aqlm", "torchao8": "torchao_int8", "fp8": "fp8"}
+
+
+def oracle_peft(r, fields):
+    """What the row's PEFT config says over LoRA's columns."""
+    method = PEFT_METHODS.get(r["peft_config"])
+    if method is None:
+        raise NotScored("peft_config", f"'{r['peft_config']}' is not modelled")
+    if fields["method"] in ("qlora", "lora8") and method != "lora":
+        fields["quant"] = {"qlora": "nf4", "lora8": "int8"}[fields["method"]]
+    if method != "lora" or fields["method"] == "lora":
+        fields["method"] = method
+    fields.pop("rank")
+    dropout = fields.pop("dropout")
+    if dropout:
+        fields["dropout"] = dropout
+    for name, value in json.loads(r["peft_args"] or "{}").items():
+        if name in PEFT_ARGUMENTS:
+            fields[PEFT_ARGUMENTS[name]] = value
+        if name == "trainable_token_indices":
+            fields["trainable_tokens"] = len(value)
+        if name == "lora_fa":                     # not PEFT's: A is frozen, as create_lorafa_optimizer does
+            fields["quant"] = {"qlora": "nf4"}.get(r["method"], "none")
+            fields["method"] = "lora_fa"
+
+
 TASKS = {"causal": "causal_lm", "seq2seq": "causal_lm", "speech": "causal_lm", "classify": "classify", "masked": "masked_lm", "tokens": "token_classify",
          "image": "image_classify", "vlm": "causal_lm"}
 
@@ -296,7 +329,7 @@ def read_oracle(job, configs, options):
         f["kbit_fp32"] = on(r["kbit_fp32"])
     if f["method"] == "qlora":
         f["double_quant"] = on(r["double_quant"])
-    if not on(r["adapter_fp32"]) and f["method"] == "lora":
+    if not on(r["adapter_fp32"]) and f["method"] in ("lora", "qlora"):  # PEFT takes the dtype of the base, which int8 has none of
         f["adapter_dtype"] = f["dtype"]
     if r.get("modules_to_save"):
         f["modules_to_save"] = r["modules_to_save"].split(",")
@@ -307,6 +340,12 @@ def read_oracle(job, configs, options):
         if which not in ("first", "last"):
             raise NotScored("layers_to_transform", f"'{r['layers_to_transform']}' is not modelled")
         f["layers_" + which] = int(n)
+    if r.get("base"):
+        f["quant"] = pick(r, "base", ORACLE_BASES)
+    if r.get("peft_config"):
+        oracle_peft(r, f)
+        if f["method"] in ("prompt", "p_tuning"):
+            return
     listed = (r.get("lora_modules") or "").split()
     if "experts" in listed:  # a wrapper of the experts' 3-D parameters, nested: what all-linear gives
         listed = ["all-linear"]
@@ -320,7 +359,7 @@ def oracle_freeze(text):
         parts.append("all_but")
     for item in text.removeprefix("all-but:").split("+"):
         which, _, n = item.partition(":")
-        if which not in ("embed", "head", "first", "last"):
+        if which not in ("embed", "head", "first", "last", "biases"):
             raise NotScored("freeze", f"'{text}' is not modelled")
         parts.append(which + "_layers" if n else which)
         if n:
@@ -441,6 +480,7 @@ SINGLE_OPTIMIZERS = {"torch AdamW (foreach default)": "adamw", "torch AdamW": "a
                      "bnb PagedAdamW8bit": "paged_adamw_8bit", "paged_adamw_8bit": "paged_adamw_8bit", "bnb PagedAdamW": "paged_adamw_32bit",
                      "paged_adamw_32bit": "paged_adamw_32bit", "SGD": "sgd", "torch SGD": "sgd", "HF Adafactor": "adafactor", "Adafactor": "adafactor"}
 SINGLE_WEIGHTS = {"nf4": ("qlora", False), "nf4-dq": ("qlora", True), "int8 (bnb)": ("lora8", None)}
+SINGLE_BASES = {"gptq-int4": "gptq_4bit", "gptq-int8": "gptq_8bit", "hqq-int4": "hqq_4bit"}
 
 
 def by_design(reason):
@@ -534,6 +574,8 @@ def single_precision(job, method, notes):
             f["kbit_fp32"] = True
         elif f["stack"] in ("transformers", "peft", "swift", "trl"):
             job.read_as.append("k-bit preparation not given: fp32 upcast of what is not quantised")
+    elif weights in SINGLE_BASES:
+        f["dtype"], f["method"], f["quant"] = compute or pick(r, "compute_dtype", DTYPES), "lora", SINGLE_BASES[weights]
     else:
         if method == "qlora":
             raise NotScored("weight_dtype", f"'{weights}' is not modelled" if weights else "not given")

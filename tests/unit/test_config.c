@@ -116,6 +116,9 @@ static void test_class_defaults(void **state)
         { "olmoe", "00000100000", FTMEM_OLMOE, FTMEM_SILU, 2048, 2048, 16, 16, 16, 128, 128, 0, 0 },
         { "deepseek_v32", "00000000000", FTMEM_DEEPSEEK_V32, FTMEM_SILU, 7168, 18432, 61, 128, 128, 192, 64, 0, 0 },
         { "glm_moe_dsa", "00000000000", FTMEM_GLM_MOE_DSA, FTMEM_SILU, 6144, 12288, 78, 64, 64, 256, 64, 0, 0 },
+        { "minicpm3", "10000000010", FTMEM_MINICPM3, FTMEM_SILU, 2560, 6400, 62, 40, 40, 96, 32, 0, 0 },
+        { "mimo_v2_flash", "00000000000", FTMEM_MIMO_V2_FLASH, FTMEM_SILU, 4096, 16384, 48, 64, 4, 192, 64, 0, 129 },
+        { "deepseek n_routed_experts=64 num_experts_per_tok=6", "00000000000", FTMEM_DEEPSEEK, FTMEM_SILU, 4096, 11008, 30, 32, 32, 128, 128, 0, 0 },
         { "qwen", "01000000000", FTMEM_QWEN, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
         { "chatglm multi_query_attention=true", "00000000000", FTMEM_CHATGLM, FTMEM_SILU, 4096, 13696, 28, 32, 1, 128, 64, 0, 0 },
         { "baichuan max_position_embeddings=4096", "00000000000", FTMEM_BAICHUAN, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
@@ -129,7 +132,7 @@ static void test_class_defaults(void **state)
     (void)state;
     assert_int_equal(sizeof rows / sizeof rows[0], FTMEM_FAMILY_END - 1 - 5); /* towers are no models of their own */
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        char text[64];
+        char text[96];
         snprintf(text, sizeof text, "model_type=%s", rows[i].type);
         ftmem_model m = built(text);
         assert_int_equal(m.family, rows[i].family);

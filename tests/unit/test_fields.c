@@ -115,7 +115,7 @@ static void every_enum_value_of_a_range_has_a_name(void **state)
     }
 }
 
-/* What is deliberately no field: sizes, pointers, the nested GPU (it has rows of its own), layer kinds, reserved. */
+/* What is deliberately no field: sizes, pointers, the nested GPU (it has rows of its own), layer kinds, ranks by role, reserved. */
 static void mark(char *used, size_t offset, size_t size)
 {
     for (size_t i = offset; i < offset + size; ++i) {
@@ -129,7 +129,7 @@ static void mark_others(int32_t object, char *used)
     mark(used, 0, sizeof(uint32_t));
     if (object == FTMEM_OBJECT_MODEL) mark(used, offsetof(ftmem_model, reserved), sizeof(int32_t));
     if (object == FTMEM_OBJECT_MODEL) mark(used, offsetof(ftmem_model, layer_kind), FTMEM_MAX_LAYERS);
-    if (object == FTMEM_OBJECT_ADAPTER) mark(used, offsetof(ftmem_adapter, reserved), 2 * sizeof(int32_t));
+    if (object == FTMEM_OBJECT_ADAPTER) mark(used, offsetof(ftmem_adapter, ranks), 16 * sizeof(int32_t));
     if (object == FTMEM_OBJECT_GPU) mark(used, offsetof(ftmem_gpu, reserved), 8 * sizeof(int64_t));
     if (object == FTMEM_OBJECT_JOB) mark(used, offsetof(ftmem_job, model), 2 * sizeof(void *));
     if (object == FTMEM_OBJECT_JOB) mark(used, offsetof(ftmem_job, gpu), sizeof(ftmem_gpu));
@@ -236,9 +236,9 @@ static void messages_say_field_value_and_range(void **state)
     ftmem__fields_validate(FTMEM_OBJECT_JOB, &job, &error);
     assert_string_equal(error.message, "job.margin is 1.5; it must be between 0.01 and 0.9");
     job.margin = 0;
-    job.freeze = 64;
+    job.freeze = 128;
     ftmem__fields_validate(FTMEM_OBJECT_JOB, &job, &error);
-    assert_string_equal(error.message, "job.freeze is 64; it must be a set of embed+head+first_layers+last_layers+all_but+tower");
+    assert_string_equal(error.message, "job.freeze is 128; it must be a set of embed+head+first_layers+last_layers+all_but+tower+biases");
 }
 
 static void unterminated_texts_are_refused(void **state)
@@ -258,16 +258,13 @@ static void reserved_members_must_be_zero(void **state)
     (void)state;
     ftmem_error error = FTMEM_ERROR_INIT;
     ftmem_model model = FTMEM_MODEL_INIT;
-    ftmem_adapter adapter = FTMEM_ADAPTER_INIT;
     ftmem_gpu gpu = FTMEM_GPU_INIT;
     ftmem_job job = FTMEM_JOB_INIT;
     model.reserved = 1;
-    adapter.reserved[0] = 1;
     gpu.reserved[7] = 1;
     job.reserved[1] = 1;
     assert_int_equal(ftmem__fields_validate(FTMEM_OBJECT_MODEL, &model, &error), FTMEM_E_RANGE);
     assert_string_equal(error.field, "model.reserved");
-    assert_int_equal(ftmem__fields_validate(FTMEM_OBJECT_ADAPTER, &adapter, &error), FTMEM_E_RANGE);
     assert_int_equal(ftmem__fields_validate(FTMEM_OBJECT_GPU, &gpu, &error), FTMEM_E_RANGE);
     assert_int_equal(ftmem__fields_validate(FTMEM_OBJECT_JOB, &job, &error), FTMEM_E_RANGE);
     assert_string_equal(error.field, "job.reserved");

@@ -183,7 +183,7 @@ static void five_questions_by_name(void **state)
     ftmem_model model = FTMEM_MODEL_INIT;
     (void)state;
     assert_int_equal(ftmem_model_find("meta-llama/Llama-3.1-8B", &model, NULL), FTMEM_OK);
-    for (int32_t method = FTMEM_ADAPTER_NONE; method < FTMEM_ADAPTER_END; method++) five_questions(&model, method);
+    for (int32_t method = FTMEM_ADAPTER_NONE; method < FTMEM_ADAPTER_BOFT; method++) five_questions(&model, method);
 }
 
 static void five_questions_by_size(void **state)
@@ -192,7 +192,7 @@ static void five_questions_by_size(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         ftmem_model model = of_size(sizes[i]);
-        for (int32_t method = FTMEM_ADAPTER_NONE; method < FTMEM_ADAPTER_END; method++) five_questions(&model, method);
+        for (int32_t method = FTMEM_ADAPTER_NONE; method < FTMEM_ADAPTER_BOFT; method++) five_questions(&model, method);
     }
 }
 

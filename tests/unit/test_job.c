@@ -322,21 +322,56 @@ static void adapter_fields_without_an_adapter_conflict(void **state)
     assert_fails(&f, FTMEM_E_CONFLICT, "adapter.dropout");
 }
 
-static void quantisation_without_qlora_conflicts(void **state)
+/* LoRA over NF4 is QLoRA; what belongs to bitsandbytes' formats conflicts without them. */
+static void the_base_may_be_stored_in_any_format(void **state)
 {
     (void)state;
     fixture f;
     begin(&f)->adapter.kind = FTMEM_ADAPTER_LORA;
-    f.adapter.quant = FTMEM_NF4;
-    assert_fails(&f, FTMEM_E_CONFLICT, "adapter.quant");
-    f.adapter.quant = 0;
+    f.adapter.quant = FTMEM_QUANT_NF4;
+    assert_loads(&f);
+    assert_int_equal(f.c.adapter.double_quant, FTMEM_ON);
+    assert_int_equal(f.c.adapter.kbit_fp32, FTMEM_ON);
+    f.adapter.quant = FTMEM_QUANT_GPTQ4;
+    assert_loads(&f);
+    assert_int_equal(f.c.adapter.kbit_fp32, FTMEM_OFF);
+    f.adapter.kbit_fp32 = FTMEM_ON; /* PEFT leaves a GPTQ model as it is */
+    assert_fails(&f, FTMEM_E_CONFLICT, "adapter.kbit_fp32");
+    f.adapter.kbit_fp32 = FTMEM_AUTO;
     f.adapter.double_quant = FTMEM_ON;
     assert_fails(&f, FTMEM_E_CONFLICT, "adapter.double_quant");
-    f.adapter.double_quant = FTMEM_OFF;
-    f.adapter.kbit_fp32 = FTMEM_ON;
-    assert_fails(&f, FTMEM_E_CONFLICT, "adapter.kbit_fp32");
-    f.adapter.kbit_fp32 = FTMEM_OFF;
+    f.adapter.double_quant = FTMEM_AUTO;
+    f.adapter.quant = FTMEM_QUANT_MXFP4;
+    assert_fails(&f, FTMEM_E_UNSUPPORTED, "adapter.quant");
+    f.adapter.kind = FTMEM_ADAPTER_LORA8;
+    f.adapter.quant = FTMEM_QUANT_NF4;
+    assert_fails(&f, FTMEM_E_CONFLICT, "adapter.quant");
+    f.adapter.kind = FTMEM_ADAPTER_QLORA;
+    f.adapter.quant = FTMEM_QUANT_NONE;
+    assert_fails(&f, FTMEM_E_CONFLICT, "adapter.quant");
+}
+
+static void methods_check_what_they_need(void **state)
+{
+    (void)state;
+    fixture f;
+    begin(&f)->adapter.kind = FTMEM_ADAPTER_BOFT;
+    assert_fails(&f, FTMEM_E_UNSUPPORTED, "adapter.kind");
+    begin(&f)->adapter.kind = FTMEM_ADAPTER_PROMPT;
+    assert_fails(&f, FTMEM_E_MISSING, "adapter.virtual_tokens");
+    f.adapter.virtual_tokens = 8;
     assert_loads(&f);
+    f.adapter.kind = FTMEM_ADAPTER_LORA;
+    assert_fails(&f, FTMEM_E_CONFLICT, "adapter.virtual_tokens");
+    begin(&f)->adapter.kind = FTMEM_ADAPTER_IA3; /* PEFT's targets for it are not LoRA's */
+    assert_loads(&f);
+    assert_int_equal(f.c.adapter.targets, 1u << FTMEM_ROLE_K | 1u << FTMEM_ROLE_V | 1u << FTMEM_ROLE_DOWN);
+    begin(&f)->adapter.kind = FTMEM_ADAPTER_VERA;
+    assert_loads(&f);
+    assert_int_equal(f.c.adapter.rank, 256);
+    begin(&f)->adapter.kind = FTMEM_ADAPTER_LORA;
+    f.adapter.ranks[FTMEM_ROLE_Q] = -1;
+    assert_fails(&f, FTMEM_E_RANGE, "adapter.ranks");
 }
 
 static void adapted_layers_must_exist(void **state)
@@ -486,7 +521,7 @@ static void a_gpu_cannot_have_less_than_nothing_left(void **state)
 static void a_resolved_job_resolves_to_itself(void **state)
 {
     (void)state;
-    for (int32_t kind = 0; kind < FTMEM_ADAPTER_END; ++kind)
+    for (int32_t kind = 0; kind < FTMEM_ADAPTER_BOFT; ++kind)
         for (int32_t eval = 0; eval < 3; ++eval) {
             fixture f;
             ftmem_job once = FTMEM_JOB_INIT, twice = FTMEM_JOB_INIT;
@@ -615,7 +650,8 @@ int main(void)
         cmocka_unit_test(one_note_too_many_is_dropped),
         cmocka_unit_test(the_callers_structs_are_not_touched),
         cmocka_unit_test(adapter_fields_without_an_adapter_conflict),
-        cmocka_unit_test(quantisation_without_qlora_conflicts),
+        cmocka_unit_test(the_base_may_be_stored_in_any_format),
+        cmocka_unit_test(methods_check_what_they_need),
         cmocka_unit_test(adapted_layers_must_exist),
         cmocka_unit_test(targets_must_match_something),
         cmocka_unit_test(freezing_and_adapters_conflict),

@@ -31,6 +31,7 @@ static void given_shapes(const char *text, int32_t dtype)
         p->role = p->rows ? FTMEM_ROLE_Q : FTMEM_ROLE_NORM;
         p->dtype = (uint8_t)dtype;
         p->trained = p->base = true;
+        p->copies = 1;
         text = *end == ' ' ? end + 1 : end;
     }
 }

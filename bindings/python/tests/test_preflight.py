@@ -98,10 +98,31 @@ def test_refused_by_name(config: dict, name: str, value: Any) -> None:
         ftmem.preflight(config, Thing(**{**ARGUMENTS, name: value}), gpu="h100")
 
 
-@pytest.mark.parametrize("peft", [lora(peft_type="IA3"), lora(layers_to_transform=[1]), lora(target_modules=r".*q_proj")])
+@pytest.mark.parametrize("peft", [lora(peft_type="BOFT"), lora(bias="all"), lora(layers_to_transform=[1]), lora(target_modules=r".*q_proj")])
 def test_refused_adapters(config: dict, peft: Any) -> None:
     with pytest.raises(ftmem.Unsupported):
         ftmem.preflight(config, Thing(**ARGUMENTS), peft_config=peft, gpu="h100")
+
+
+@pytest.mark.parametrize("peft, field, value", [
+    (lora(use_dora=True), "adapter.use_dora", "on"), (lora(peft_type="IA3", target_modules={"v_proj", "down_proj"}), "adapter.kind", "ia3"),
+    (lora(trainable_token_indices=[1, 5, 7]), "adapter.trainable_tokens", 3),
+    (Thing(peft_type=Thing(value="PROMPT_TUNING"), num_virtual_tokens=20), "adapter.virtual_tokens", 20),
+    (Thing(peft_type=Thing(value="ADALORA"), r=8, init_r=12, target_modules={"q_proj"}), "adapter.rank", 12),
+])
+def test_other_adapters(config: dict, verdict: Any, peft: Any, field: str, value: Any) -> None:
+    ftmem.preflight(config, Thing(**ARGUMENTS), peft_config=peft, gpu="h100")
+    assert verdict.asked[-1].job.resolved()[field] == value
+
+
+@pytest.mark.parametrize("method, bits, quant", [("gptq", 4, "gptq_4bit"), ("awq", 4, "awq"), ("hqq", None, None)])
+def test_base_formats(method: str, bits: int | None, quant: str | None) -> None:
+    model = Thing(quantization_method=Thing(value=method), config=Thing(quantization_config=Thing(bits=bits)))
+    if quant is None:
+        with pytest.raises(ftmem.Unsupported):
+            _preflight.from_adapter(lora(), model)
+    else:
+        assert _preflight.from_adapter(lora(), model)["quant"] == quant
 
 
 def test_what_has_to_be_said(config: dict) -> None:

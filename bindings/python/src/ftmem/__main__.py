@@ -11,12 +11,12 @@ import ftmem
 from ftmem._core import names
 from ftmem._errors import FtmemError, Unsupported
 from ftmem._fields import keyword_of, keywords, nearest, table
-from ftmem._job import ALIASES, EXPANDERS, METHODS, OFF, ON, PRECISIONS
+from ftmem._job import ALIASES, EXPANDERS, OFF, ON, PRECISIONS, methods
 
 EPILOG = "exit codes: 0 fits, or no GPU given; 10 does not fit; 11 fits only in a part of the interval; 2 bad input; 3 not modelled"
 FRIENDLY_HELP = {
     "gpu": 'name ("4090", "A100 80GB", "24GB"), or "auto"',
-    "method": "one of " + ", ".join(METHODS),
+    "method": "one of " + ", ".join(methods()),
     "precision": "one of " + ", ".join(PRECISIONS) + "; amp_ is autocast over fp32 weights",
     "gradient_checkpointing": "true, false or reentrant", "activation_checkpointing": "the same",
     "bf16": "autocast to bf16, as Trainer's bf16", "fp16": "autocast to fp16, as Trainer's fp16",
@@ -65,7 +65,7 @@ def add_fields(parser: Parser) -> None:
     """A flag for every friendly keyword and every row of the field table."""
     friendly = parser.add_argument_group("common")
     for name in dict.fromkeys(("gpu", *EXPANDERS, *ALIASES)):
-        if "." in name or len(name) == 1:
+        if "." in name or len(name) == 1 or name == "rank_pattern":  # a mapping is no word
             continue
         text = FRIENDLY_HELP.get(name) or f"same as {flag(keyword_of(table()[ALIASES[name]]))}" if name in ALIASES else FRIENDLY_HELP.get(name, "")
         add_flag(friendly, name, text or table()[keywords()[name]].doc)

@@ -32,6 +32,7 @@ ALIASES = {
     "r": "adapter.rank",
     "lora_r": "adapter.rank",
     "target_modules": "adapter.targets",
+    "rank_pattern": "adapter.ranks",
     "method": "adapter.kind",
     "gradient_checkpointing": "job.recompute",
     "activation_checkpointing": "job.recompute",
@@ -45,7 +46,10 @@ PRECISIONS = {
     "bf16": ("bf16", "auto"), "fp16": ("fp16", "auto"), "fp32": ("fp32", "auto"),
     "amp_bf16": ("fp32", "bf16"), "amp_fp16": ("fp32", "fp16"),
 }  # dtype of the weights, autocast
-METHODS = ("full", "lora", "qlora", "lora8")
+METHOD_ALIASES = {
+    "rslora": "lora", "lora_plus": "lora", "loraplus": "lora", "lora+": "lora", "pissa": "lora", "olora": "lora", "lorafa": "lora_fa",
+    "prompt_tuning": "prompt", "prefix_tuning": "prefix",
+}
 ATTENTIONS = {"flash_attention_2": "flash2", "flash_attn_2": "flash2"}
 NOT_MODELLED_ATTENTIONS = ("flash_attention_3", "flash_attention_4", "flex_attention", "paged", "kernels-community")
 # Known to users, not to this version: refused by name. The second part says what is meant by a value that changes nothing.
@@ -89,8 +93,13 @@ def choice(name: str, value: Any, known: Iterable[str]) -> str:
     raise UnknownName(f"{name} is {value!r}; there are {', '.join(known)}.", name, str(value))
 
 
+def methods() -> tuple[str, ...]:
+    return ("full", *(n for n in names("adapter") if n != "none"))
+
+
 def expand_method(name: str, value: Any) -> Values:
-    word = choice(name, value, METHODS)
+    word = str(getattr(value, "value", value)).lower()
+    word = choice(name, METHOD_ALIASES.get(word, word), methods())
     return {"adapter.kind": "none" if word == "full" else word}
 
 
@@ -269,6 +278,18 @@ def put_target(adapter: CData, model: CData, word: str) -> None:
     call(lib.ftmem_adapter_target, adapter, model, encode(word, "adapter.targets"))
 
 
+def put_ranks(adapter: CData, model: CData, value: Any) -> None:
+    """PEFT's rank_pattern: module names and their ranks."""
+    if not isinstance(value, Mapping):
+        raise WrongType(f"rank_pattern is {value!r}, but must map module names to ranks.", "adapter.ranks", str(value))
+    for word, rank in value.items():
+        found = new("ftmem_adapter")
+        put_target(found, model, word)
+        for role in range(len(adapter.ranks)):
+            if found.targets >> role & 1:
+                adapter.ranks[role] = int(rank)
+
+
 def put_saved(adapter: CData, model: CData, value: Any) -> None:
     path, bits = "adapter.modules_to_save", 0
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
@@ -385,12 +406,14 @@ class Job:
         if "gpu" in values:
             put_gpu(job, values["gpu"])
         for path, value in values.items():
-            if path in ("adapter.targets", "adapter.modules_to_save", "job.freeze", "job.kernels"):
+            if path in ("adapter.targets", "adapter.ranks", "adapter.modules_to_save", "job.freeze", "job.kernels"):
                 late[path] = value
             elif path != "gpu" and objects[path.split(".", 1)[0]] is not None:
                 call(lib.ftmem_set, path.encode(), encode(as_text(path, value), path), objects[path.split(".", 1)[0]])
         if self._adapter is not None and "adapter.targets" in late:
             put_targets(self._adapter, self._model, late["adapter.targets"])
+        if self._adapter is not None and "adapter.ranks" in late:
+            put_ranks(self._adapter, self._model, late["adapter.ranks"])
         if self._adapter is not None and "adapter.modules_to_save" in late:
             put_saved(self._adapter, self._model, late["adapter.modules_to_save"])
         if "job.kernels" in late:

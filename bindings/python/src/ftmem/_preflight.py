@@ -17,8 +17,20 @@ ARGUMENTS = {
 }
 REFUSED = ("deepspeed", "fsdp", "torch_compile")
 LENGTHS = ("max_length", "max_seq_length")
-ADAPTER = {"r": "rank", "target_modules": "target_modules", "lora_dropout": "lora_dropout", "modules_to_save": "modules_to_save", "use_dora": "use_dora"}
-PEFT_REFUSED = ("layers_to_transform", "rank_pattern", "trainable_token_indices", "target_parameters")
+ADAPTER = {
+    "r": "rank", "init_r": "rank", "target_modules": "target_modules", "lora_dropout": "dropout", "vera_dropout": "dropout", "modules_to_save": "modules_to_save",
+    "use_dora": "use_dora", "rank_pattern": "rank_pattern", "num_virtual_tokens": "virtual_tokens", "oft_block_size": "block_size",
+    "decompose_factor": "factors",
+}
+# of a PEFT config, attribute -> values that change nothing
+PEFT_REFUSED: dict[str, tuple[Any, ...]] = {
+    "layers_to_transform": (), "target_parameters": (), "bias": ("none",), "lora_bias": (), "decompose_both": (), "module_dropout": (),
+    "rank_dropout": (), "oft_dropout": (), "coft": (), "block_share": (), "alora_invocation_tokens": (), "use_qalora": (),
+}
+PEFT_METHODS = {
+    "LORA": "lora", "VERA": "vera", "ADALORA": "adalora", "IA3": "ia3", "LOHA": "loha", "LOKR": "lokr", "OFT": "oft", "BOFT": "boft",
+    "PROMPT_TUNING": "prompt", "PREFIX_TUNING": "prefix", "P_TUNING": "p_tuning",
+}
 
 
 def preflight(
@@ -141,20 +153,50 @@ def from_model(model: Any) -> dict[str, Any]:
     return {"attn_implementation": chosen} if isinstance(chosen, str) else {}
 
 
+def base_format(model: Any) -> str | None:
+    """How a loaded model's linears are stored: transformers' quantization_method, with bits where it has several."""
+    if getattr(model, "is_loaded_in_4bit", False):
+        return "nf4"
+    if getattr(model, "is_loaded_in_8bit", False):
+        return "int8"
+    config = getattr(getattr(model, "config", None), "quantization_config", None)
+    method = getattr(model, "quantization_method", None)
+    name = str(getattr(method, "value", method or "")).lower()
+    bits = getattr(config, "bits", None) or getattr(config, "nbits", None) or 0
+    if not name:
+        return None
+    found = {"fp8": "fp8", "awq": "awq", "aqlm": "aqlm", "mxfp4": "mxfp4"}.get(name) or {
+        ("gptq", 4): "gptq_4bit", ("gptq", 8): "gptq_8bit", ("hqq", 4): "hqq_4bit", ("hqq", 8): "hqq_8bit"}.get((name, int(bits)))
+    if found is None:
+        raise Unsupported(f"a base model in the format {name} is not modelled.", "quantization_method", name)
+    return found
+
+
 def from_adapter(peft: Any, model: Any) -> dict[str, Any]:
-    """Keywords from a LoraConfig."""
-    four, eight = (getattr(model, f"is_loaded_in_{bits}bit", False) for bits in (4, 8))
+    """Keywords from a PEFT config."""
+    stored = base_format(model)
     if peft is None:
-        if four or eight:
+        if stored:
             raise Conflict("the model is quantised, but no peft_config was given; quantised weights cannot be trained.", "peft_config")
         return {}
     kind = str(getattr(getattr(peft, "peft_type", "LORA"), "value", getattr(peft, "peft_type", "LORA")))
-    if kind != "LORA":
-        raise Unsupported(f"adapters of type {kind} are not modelled; LoRA is.", "peft_type", kind)
-    for name in PEFT_REFUSED:
-        if getattr(peft, name, None):
-            raise Unsupported(f"{name} is not modelled in this version.", name, str(getattr(peft, name)))
-    found = {keyword: getattr(peft, name) for name, keyword in ADAPTER.items() if getattr(peft, name, None) is not None}
-    if isinstance(found.get("modules_to_save"), (list, tuple, set)) and not found["modules_to_save"]:
-        del found["modules_to_save"]
-    return {**found, "method": "qlora" if four else "lora8" if eight else "lora"}
+    if kind not in PEFT_METHODS:
+        raise Unsupported(f"adapters of type {kind} are not modelled.", "peft_type", kind)
+    for name, neutral in PEFT_REFUSED.items():
+        value = getattr(peft, name, None)
+        if value and value not in neutral:
+            raise Unsupported(f"{name} is not modelled in this version.", name, str(value))
+    found = {keyword: getattr(peft, name) for name, keyword in ADAPTER.items() if getattr(peft, name, None)}
+    if found.get("factors") == -1:                             # as square as possible, our default
+        del found["factors"]
+    if kind in ("IA3", "OFT", "PROMPT_TUNING", "P_TUNING"):     # they have no rank; AdaLoRA's is init_r
+        found.pop("rank", None)
+    tokens = getattr(peft, "trainable_token_indices", None)
+    if isinstance(tokens, (list, tuple)):
+        found["trainable_tokens"] = len(tokens)
+    elif tokens:
+        raise Unsupported("trainable_token_indices of several modules is not modelled.", "trainable_token_indices", str(tokens)[:40])
+    shorthand = {"nf4": "qlora", "int8": "lora8"}.get(stored or "") if kind == "LORA" else None
+    if stored and not shorthand:
+        found["quant"] = stored
+    return {**found, "method": shorthand or PEFT_METHODS[kind]}
