@@ -642,7 +642,10 @@ static ftmem_status job_check_optimizer(const ftmem__case *c, ftmem_error *error
         return job_fail_optimizer(c, FTMEM_E_CONFLICT, ", which updates in backward, but job.optimizer_in_backward is off", error);
     if (job->optimizer_in_backward == FTMEM_ON && job->accumulation > 1)
         return job_conflict_int("job.accumulation", job->accumulation, ", but gradients are gone with each backward (job.optimizer_in_backward)", error);
-    if (job->optimizer_in_backward == FTMEM_ON) return job_fail_optimizer(c, FTMEM_E_UNSUPPORTED, " in backward, which is not modelled", error);
+    if (job->optimizer_in_backward == FTMEM_ON && (ftmem__family_of(&c->model)->encoder || ftmem__family_of(&c->model)->shared_blocks))
+        return job_fail_optimizer(c, FTMEM_E_UNSUPPORTED, " in backward, which is not modelled for stacks and blocks that share tensors", error);
+    if (job->optimizer_in_backward == FTMEM_ON && job->master_weights == FTMEM_ON)
+        return job_fail_optimizer(c, FTMEM_E_UNSUPPORTED, " in backward, which is not modelled over fp32 master copies", error);
     return FTMEM_OK;
 }
 

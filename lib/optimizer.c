@@ -185,11 +185,42 @@ static void optimizer_update(ftmem__totals *t, const ftmem__walk *walk)
     loop.walk = walk;
     loop.made = o->as_it_goes ? 0 : t->state_bytes;
     t->step_param = -1;
-    t->step_bytes = t->first_step_bytes = t->each_bytes;
-    if (!optimizer_loops(o)) return;
+    t->step_bytes = t->first_step_bytes = ftmem__updates_in_backward(walk->shape.job) ? 0 : t->each_bytes;
+    if (!optimizer_loops(o) || ftmem__updates_in_backward(walk->shape.job)) return;
     if (!o->apart) optimizer_round(&loop, -1);
     if (o->apart) optimizer_round(&loop, 1);
     if (o->apart) optimizer_round(&loop, 0);
+}
+
+static ftmem__param optimizer_param(const ftmem__store *gradient, bool in_block)
+{
+    ftmem__param p = { 0 };
+    p.n = gradient->n;
+    p.rows = gradient->cols > 0 && gradient->cols < gradient->n ? gradient->n / gradient->cols : 0;
+    p.dtype = gradient->dtype;
+    p.segment = in_block ? 0 : -1;
+    p.role = FTMEM_ROLE_Q;
+    p.base = true;
+    return p;
+}
+
+static int64_t optimizer_most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+ftmem__work ftmem__update_of(const void *context, const ftmem__store *gradient, bool in_block)
+{
+    const ftmem_job *job = context;
+    ftmem__param p = optimizer_param(gradient, in_block);
+    const ftmem__rule *rule = ftmem__rule_for(job, &p);
+    bool goes = ftmem__optimizer_of(job)->waits && p.dtype != FTMEM_FP32;
+    int64_t late = FTMEM__LIST_BYTES(job, &p, rule->late);
+    ftmem__work work;
+    work.beside = optimizer_most(FTMEM__LIST_BYTES(job, &p, rule->early), FTMEM__LIST_BYTES(job, &p, rule->refresh));
+    work.beside = FTMEM__LIST_BYTES(job, &p, rule->each) + optimizer_most(work.beside, goes ? 0 : late);
+    work.after = goes ? late : 0;
+    return work;
 }
 
 /* ------------------------------------------------------------------------------------------------------- totals */
@@ -200,7 +231,7 @@ static void optimizer_add(ftmem__totals *t, const ftmem_job *job, const ftmem__p
     bool master = job->master_weights == FTMEM_ON && p->dtype != FTMEM_FP32;
     t->trainable += p->n * count;
     t->tensors += count;
-    t->gradient_bytes += p->gradient_bytes * count;
+    if (!ftmem__updates_in_backward(job)) t->gradient_bytes += p->gradient_bytes * count;
     if (master) t->master_bytes += ftmem__round512(4 * p->n) * count;
     t->state_bytes += FTMEM__LIST_BYTES(job, p, rule->keep) * count;
     t->state_hidden_bytes += FTMEM__LIST_BYTES(job, p, rule->away) * count;
@@ -278,6 +309,18 @@ static void optimizer_regular(ftmem__regular *r, const ftmem__shape *shape, cons
     r->kept_bytes += count * (ftmem__round512(4 * side * side) + 512 + copy);
     r->gradient_bytes += count * p->bytes;
     r->flops += 2.0 * (double)side * (double)p->n * (double)count;
+}
+
+int64_t ftmem__segment_states(const ftmem__walk *walk, int32_t segment)
+{
+    const ftmem_job *job = walk->shape.job;
+    int64_t sum = 0;
+    int32_t i;
+    for (i = 0; i < walk->params.count; i++) {
+        const ftmem__param *p = &walk->params.at[i];
+        if (p->trained && p->segment == segment) sum += FTMEM__LIST_BYTES(job, p, ftmem__rule_for(job, p)->keep);
+    }
+    return sum;
 }
 
 void ftmem__totals_fill(ftmem__totals *t, const ftmem__walk *walk)

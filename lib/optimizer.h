@@ -66,6 +66,7 @@ typedef struct ftmem__rule {
 typedef struct ftmem__optimizer {
     ftmem__rule rule[3];
     bool as_it_goes;  /* a tensor's state is made in its turn, not before the first */
+    bool from_start;  /* states are made with the optimizer, before the first step */
     bool apart;       /* tensors of the first rule come after all others */
     bool in_backward; /* each tensor is updated as its gradient arrives, which is then freed */
     bool waits;       /* ... when the next gradient arrives; a 16-bit one is freed before `late` */
@@ -75,6 +76,9 @@ typedef struct ftmem__optimizer {
 const ftmem__optimizer *ftmem__optimizer_of(const ftmem_job *job);
 const ftmem__rule *ftmem__rule_for(const ftmem_job *job, const ftmem__param *param);
 bool ftmem__updates_in_backward(const ftmem_job *job);
+
+/* What the update of the parameter with this gradient takes, in backward; context: the job. */
+ftmem__work ftmem__update_of(const void *context, const ftmem__store *gradient, bool in_block);
 
 typedef struct ftmem__buffer {
     int64_t bytes, n; /* bytes rounded to 512 */

@@ -237,6 +237,7 @@ def pick(row, name, table, default=None):
 
 
 DTYPES = {"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16"}
+IN_BACKWARD = "_in_backward"
 ORACLE_OPTIMIZERS = {"adamw_foreach": "adamw", "adamw_fused": "adamw_fused", "adamw_loop": "adamw_loop", "adamw8bit": "adamw_8bit",
                      "paged_adamw8bit": "paged_adamw_8bit", "sgd": "sgd", "adafactor": "adafactor"}
 
@@ -300,7 +301,7 @@ def read_oracle(job, configs, options):
              sm_arch=integer({"arch": r["arch"].removeprefix("sm")}, "arch"), repeat_kv=r.get("gqa") == "repeat",
              mask=pick(r, "mask", {"none": "none", "padded": "padded"}), micro_batch=integer(r, "batch"), sequence=integer(r, "seq"),
              accumulation=integer(r, "accum"), loss=pick(r, "loss", {k: k for k in ("held", "loop", "dropped", "fused", "chunked")}),
-             optimizer=pick(r, "opt", ORACLE_OPTIMIZERS), grad_clip=on(r["clip"]), cublas_workspace=True, eval=True,
+             optimizer_in_backward=r["opt"].endswith(IN_BACKWARD) or None, optimizer=ORACLE_OPTIMIZERS.get(r["opt"].removesuffix(IN_BACKWARD), r["opt"]), grad_scaler=False, grad_clip=on(r["clip"]), cublas_workspace=True, eval=True,
              recompute=pick(r, "ckpt", {"": "none", "reentrant": "reentrant", "nonreentrant": "full"}),
              task=TASKS.get(r["task"]))
     if f["task"] is None:
