@@ -107,7 +107,8 @@ enum {
     FTMEM_CLIP_VISION_MODEL = 51, FTMEM_SIGLIP_VISION_MODEL = 52, FTMEM_PIXTRAL = 53, FTMEM_QWEN2_5_VL_VISION = 54, FTMEM_QWEN3_VL_VISION = 55,
     /* latent attention with dense MLPs; sinks; code outside transformers */
     FTMEM_MINICPM3 = 56, FTMEM_MIMO_V2_FLASH = 57, FTMEM_DEEPSEEK = 58,
-    FTMEM_FAMILY_END = 59
+    FTMEM_QWEN2_MOE = 59, FTMEM_GPT_OSS = 60,
+    FTMEM_FAMILY_END = 61
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
@@ -630,7 +631,10 @@ typedef struct ftmem_memory {
     uint64_t weights_bytes, gradients_bytes, states_bytes, activations_bytes, overhead_bytes;
     int64_t parameters;       /* of the base model, shared matrices once */
     int64_t trainable;        /* trained, adapters included */
-    double flops_forward;     /* one micro-batch, by torch's FlopCounterMode (matmuls and attention; causal half not taken off) */
+    double flops_forward;     /* one micro-batch, by torch's FlopCounterMode (matmuls and attention; causal half not taken off).
+                                 That counter does not know grouped matrix products, so the products of routed experts add nothing
+                                 here: 2 x tokens x (experts_per_token x 3 x hidden x expert_ffn) for each block with experts.
+                                 What LoRA adds to experts' weights (baddbmm) is counted */
     double flops_backward;    /* recomputation included */
     uint64_t kept_bytes;      /* alive at the end of the first forward and not before it: kept by autograd; logits that the loop holds are left out */
     uint64_t kept_layer_bytes;/* of those, born in the middle block */
@@ -657,6 +661,8 @@ typedef struct ftmem_parameters {
     int64_t head;      /* 0 when tied */
     int64_t block;     /* one block */
     int64_t adapters;  /* LoRA matrices */
+    int64_t active;    /* of the base model, those that one token passes: total less the routed experts that were not chosen for
+                          it (embedding, head and a vision tower count whole); total for a dense model */
 } ftmem_parameters;
 FTMEM_API ftmem_status ftmem_count_parameters(const ftmem_job *job, ftmem_parameters *out, ftmem_error *error);
 

@@ -80,6 +80,10 @@ STEPS(families_head_first, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN);
     "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL}
 #define MOE_PLAIN_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
     "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL}
+#define QWEN2_MOE_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
+    "mlp.gate", "experts.gate_up_proj", "experts.down_proj", "shared_expert_gate"}
+#define GPT_OSS_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
+    "mlp.router", "experts.gate_up_proj", "experts.down_proj", NULL}
 #define LATENT_DENSE_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
     NULL, NULL, NULL, NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}
 #define LATENT_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
@@ -241,6 +245,11 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .experts_as = FTMEM__EXPERTS_AS_W, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_OLMOE] = {.model_type = "olmoe", QWEN3_PARTS, .qk_norm_kind = FTMEM__QK_WHOLE, .norm_each = true, .views_last = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF,
         .experts_as = FTMEM__EXPERTS_AS_PROJ, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_QWEN2_MOE] = {.model_type = "qwen2_moe", LLAMA_PARTS, .qkv_bias = ON, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF, .joined_only = true, .window_mask_made = true, .shared_gated = true, .modules = QWEN2_MOE_MODULES,
+        .default_targets = R(Q) | R(V)},
+    [FTMEM_GPT_OSS] = {.model_type = "gpt_oss", .block = families_sequential, .norm = FTMEM__RMS_FP32_WEIGHT, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = ON, .o_bias = ON, .mlp_bias = OFF,
+        .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .expert_bias = ON, .turn = FTMEM__TURN_HALVES, .eager = FTMEM__EAGER_SINKS_NAMED, .always_mask = true,
+        .joined_only = true, .no_flash = true, .router = FTMEM__ROUTER_CHOSEN, .experts_gate = FTMEM__GATE_CLAMPED, .modules = GPT_OSS_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_BERT] = {.model_type = "bert", BERT_LIKE, .block = families_bert, .id_buffers = 2,
         .head = {[FTMEM_TASK_CLASSIFY] = families_head_pooled, [FTMEM_TASK_MASKED_LM] = families_head_transform, [FTMEM_TASK_TOKEN_CLASSIFY] = families_head_dropout},
         .modules = {"query", "key", "value", NULL, "attention.output.dense", NULL, "intermediate.dense", NULL, "output.dense", "word_embeddings", "classifier", NULL,
@@ -304,7 +313,7 @@ static void families_switches(ftmem_model *model, const ftmem__family *row)
     families_switch(&model->two_norms, row->two_norms);
     families_switch(&model->head_bias, row->head_bias);
     families_switch(&model->router_norm, row->router_norm ? row->router_norm : OFF);
-    families_switch(&model->expert_bias, OFF);
+    families_switch(&model->expert_bias, row->expert_bias ? row->expert_bias : OFF);
     families_switch(&model->scaled, row->logit_scale || row->scale_before_head ? ON : OFF);
     families_switch(&model->alibi, row->positions == FTMEM__ALIBI ? ON : OFF);
 }

@@ -39,8 +39,9 @@ typedef struct ftmem__param {
     bool trained;
     int64_t copies; /* equal tensors which this one stands for: of its segment, or outside the stacks */
     bool outside;
-    bool base; /* belongs to the base model (not LoRA, not a saved copy) */
-    bool idle; /* requires a gradient and never gets one: no state either */
+    bool routed; /* of the experts that a router chooses from */
+    bool base;   /* belongs to the base model (not LoRA, not a saved copy) */
+    bool idle;   /* requires a gradient and never gets one: no state either */
 } ftmem__param;
 enum { FTMEM__MAX_PARAMS = 256 };
 typedef struct ftmem__params {
@@ -116,6 +117,7 @@ typedef struct ftmem__low {
     uint8_t kind;           /* of the block: FTMEM__LAYER_... */
     uint8_t mlp;            /* FTMEM__MLP_... */
     const ftmem__var *join; /* residual that attention or MLP add in their own forward, or NULL */
+    bool routed;            /* what is declared now belongs to routed experts */
     int64_t copies;         /* what is declared now stands for so many equal tensors, each for its share of the rows; 0: one */
     bool cross;             /* attention looks at the stack before */
     const ftmem__var *bias; /* of positions, which it adds to its scores, or NULL */
@@ -210,6 +212,7 @@ ftmem__var ftmem__low_down(ftmem__low *low, ftmem__var x);                      
 ftmem__var ftmem__low_gated(ftmem__low *low, ftmem__var x, int64_t width);             /* a gated MLP of this width */
 ftmem__var ftmem__low_mlp_inline(ftmem__low *low, ftmem__var x);                       /* takes over x */
 ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x);                       /* takes over x */
+ftmem__var ftmem__low_clamp(ftmem__low *low, ftmem__var x, int32_t bounds);            /* backward: a mask for each bound, and a zero; x stays the caller's */
 ftmem__var ftmem__low_softcap(ftmem__low *low, ftmem__var x);                          /* takes over x */
 ftmem__var ftmem__low_dropout_add(ftmem__low *low, ftmem__var x, ftmem__var residual); /* both stay the caller's */
 /* experts.c */

@@ -462,7 +462,7 @@ static void program_clamp(ftmem__low *low, program_frame *f)
     ftmem__tape *tape = low->tape;
     if (f->cur.dtype != FTMEM_FP16) return;
     low->tape->part = FTMEM__PART_RESIDUAL;
-    program_replace(tape, &f->cur, ftmem__unary(tape, FTMEM__OP_CLAMP, f->cur));
+    program_replace(tape, &f->cur, ftmem__low_clamp(low, f->cur, 2));
 }
 
 static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
@@ -609,7 +609,7 @@ static ftmem__var program_features(ftmem__low *low, ftmem__prologue *p)
     if (shape->require_input_grad && tape->mode != FTMEM__NO_GRAD && !x.grad) x.grad = true, x.node = FTMEM__LEAF;
     x = ftmem__low_convolution(low, ftmem__low_activation(low, x), shape->h, shape->h, shape->s, 3);
     x = ftmem__low_activation(low, x);
-    x.cols = shape->h;
+    x = ftmem__shaped(x, x.n, shape->h);
     w = ftmem__low_parameter(low, FTMEM_ROLE_POSITION, n, shape->h, false);
     rows = ftmem__low_lookup(low, w, shape->s);
     sum = ftmem__binary(tape, FTMEM__OP_ADD, x, rows);
@@ -625,7 +625,8 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
     bool complex_pairs = shape->family->turn == FTMEM__TURN_COMPLEX; /* one complex table: two halves of it here */
     int32_t dtype = shape->family->tables == FTMEM__TABLES_FP32 || complex_pairs ? FTMEM_FP32 : shape->mask;
     bool by_row = shape->model->tower == FTMEM_TOWER_QWEN2_5_VL || shape->model->tower == FTMEM_TOWER_QWEN3_VL; /* positions in time, height and width */
-    int64_t n = (by_row ? low->b : 1) * shape->s * shape->rotary / (complex_pairs ? 2 : 1);
+    bool half = complex_pairs || shape->family->turn == FTMEM__TURN_HALVES;
+    int64_t n = (by_row ? low->b : 1) * shape->s * shape->rotary / (half ? 2 : 1);
     if (shape->family->positions <= FTMEM__ROPE_INTERLEAVED) /* modeling_llama.py LlamaModel: position_ids is an argument of every block */
         program_argument(p, program_table(low, shape->s, 0, FTMEM_INT64, FTMEM__OP_TABLE));
     if (shape->family->turn == FTMEM__TURN_PAIRS) { /* modeling_gptj.py: sin and cos are halves of one tensor, which no rotation keeps */
@@ -657,6 +658,15 @@ static void program_mask(ftmem__low *low, ftmem__prologue *p, bool wanted)
     if (alibi) program_replace(low->tape, &additive, program_table(low, low->b * shape->heads * s * s, s, shape->stream, FTMEM__OP_MASK));
     if (shape->family->eager == FTMEM__EAGER_MPT) program_replace(low->tape, &additive, program_table(low, low->b * s * s, s, FTMEM_BOOL, FTMEM__OP_MASK));
     program_argument(p, additive);
+}
+
+/* A mask that no block is given: the frame alone has it, beside the embedding's name. */
+static void program_idle_mask(ftmem__low *low, ftmem__prologue *p, ftmem__var x)
+{
+    int32_t before = p->mask_count;
+    program_mask(low, p, true);
+    if (p->mask_count > before) program_hold(p, p->masks[--p->mask_count]);
+    program_hold(p, ftmem__keep(low->tape, x));
 }
 
 /* The padding of the stack before, for each token of this one. */
@@ -782,6 +792,7 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     program_alibi(low, p);
     program_mask(low, p, shape->mask_full && shape->has_full);
     program_mask(low, p, shape->mask_sliding && shape->has_sliding);
+    if (shape->family->window_mask_made && shape->job->attention != FTMEM_FLASH2) program_idle_mask(low, p, x);
     if (shape->mask_cross) program_cross_mask(low, p);
     if (shape->family->embed_norm_last) program_replace(low->tape, &x, ftmem__low_norm(low, x, shape->h));
     if (shape->family->embed_named) program_hold(p, ftmem__keep(low->tape, x));

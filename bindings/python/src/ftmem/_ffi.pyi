@@ -101,6 +101,8 @@ class _Lib:
     FTMEM_MINICPM3: Final[int]
     FTMEM_MIMO_V2_FLASH: Final[int]
     FTMEM_DEEPSEEK: Final[int]
+    FTMEM_QWEN2_MOE: Final[int]
+    FTMEM_GPT_OSS: Final[int]
     FTMEM_FAMILY_END: Final[int]
     FTMEM_ACT_AUTO: Final[int]
     FTMEM_SILU: Final[int]
