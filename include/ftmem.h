@@ -111,7 +111,8 @@ enum {
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
-enum { FTMEM_ACT_AUTO = 0, FTMEM_SILU = 1, FTMEM_GELU = 2, FTMEM_GELU_TANH = 3, FTMEM_GELU_NEW = 4, FTMEM_RELU = 5, FTMEM_GELU_FAST = 6, FTMEM_GELU_BLOOM = 7, FTMEM_ACT_END = 8 };
+enum { FTMEM_ACT_AUTO = 0, FTMEM_SILU = 1, FTMEM_GELU = 2, FTMEM_GELU_TANH = 3, FTMEM_GELU_NEW = 4, FTMEM_RELU = 5, FTMEM_GELU_FAST = 6, FTMEM_GELU_BLOOM = 7,
+       FTMEM_QUICK_GELU = 8, FTMEM_ACT_END = 9 };
 
 /* Vision towers with what leads from them to the text model, named by the vision-language model's model_type. */
 enum {
@@ -379,6 +380,13 @@ typedef struct ftmem_model {
     int64_t temporal_patch;   /* frames of a patch; 0: 1 */
     int32_t tower;            /* FTMEM_TOWER_...: a vision-language model, of which this is the text model; 0: none */
     int32_t mean_pooling;     /* switch: a classifier reads the mean of all tokens instead of the first one; AUTO: off */
+    int64_t tower_heads;      /* heads of the vision tower; required with job.images */
+    int64_t tower_unread;     /* its last blocks whose output nobody reads: features are taken before them (LLaVA: 1) */
+    int64_t tower_tokens;     /* tokens that the projector makes of an image (Gemma-3's mm_tokens_per_image); 0: its patches, merged */
+    int64_t tower_window;     /* pixels of a window's side, in towers that attend in windows (Qwen2.5-VL); 0: they do not */
+    int64_t tower_full_every; /* every so many blocks one attends to the whole image; 0: all do */
+    int32_t tower_activation; /* of the tower's MLP; AUTO: the tower's usual one */
+    int32_t tower_class_token; /* switch: the class token's feature is among those handed on (LLaVA's select strategy "full"); AUTO: off */
 } ftmem_model;
 
 /* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do
@@ -502,6 +510,9 @@ typedef struct ftmem_job {
     int32_t offload_checkpoints;  /* switch: what checkpoints keep goes to CPU memory (Unsloth, torchtune); AUTO: off */
     int32_t reserved[2];
     int64_t encoder_sequence;     /* tokens of the encoder's longest row; 0: what the model fixes, else sequence */
+    int64_t images;               /* images of a row, which go through the vision tower; their tokens are counted in sequence. 0: rows of text alone */
+    int64_t image_height;         /* pixels of an image as the processor hands it on; 0: model.image_size */
+    int64_t image_width;          /* likewise */
 } ftmem_job;
 
 /* ------------------------------------------------------------------------------------------------- the fields */

@@ -77,8 +77,14 @@ enum {
     FTMEM__TABLES_CAST_QK_FP32,
     FTMEM__TABLES_QK_FP32_TWICE
 }; /* cos and sin in the stream's dtype or fp32; q and k widened before, or for each use */
-enum { FTMEM__EMBED_TOKENS, FTMEM__EMBED_SEGMENTS, FTMEM__EMBED_PATCHES, FTMEM__EMBED_NORMED }; /* the embedding: program.c, encoder.c */
-enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS };                            /* where q/k norms work; a weight for each head */
+enum {
+    FTMEM__EMBED_TOKENS,
+    FTMEM__EMBED_SEGMENTS,
+    FTMEM__EMBED_PATCHES,
+    FTMEM__EMBED_NORMED,
+    FTMEM__EMBED_IMAGE
+};                                                                   /* the embedding: program.c, encoder.c, image.c */
+enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS }; /* where q/k norms work; a weight for each head */
 
 /* Routers: scores by softmax in fp32, then the best; CAST to the logits' dtype; SCALED by a constant. SIGMOID: the best by
    score and a bias, their scores gathered; GROUPED: from the best groups, and scaled. */
@@ -180,6 +186,8 @@ typedef struct ftmem__family {
                                             decoder's own config (modeling_t5.py T5Stack) */
     bool loss_own_dtype;          /* CrossEntropyLoss of the logits as they are, in the model's own forward (modeling_t5.py, modeling_bert.py) */
     bool down_never_quantized;    /* _keep_in_fp32_modules has the down projection (modeling_t5.py) */
+    bool class_token;             /* before the patches */
+    bool patch_bias;              /* the convolution over patches has one */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */
 } ftmem__family;
@@ -190,6 +198,10 @@ const uint8_t *ftmem__family_block(const ftmem__family *family, const ftmem_mode
 int64_t ftmem__image_tokens(const ftmem_model *model);                                     /* of an image: patches and the class token */
 void ftmem__model_defaults(ftmem_model *model);                                            /* fills what is 0 */
 void ftmem__model_encoder(const ftmem_model *model, ftmem_model *encoder);                 /* the stack before it, as a model of its own */
+const ftmem__family *ftmem__family_tower(const ftmem_model *model);                        /* of model->tower; NULL: it does not run */
+int64_t ftmem__tower_tokens(const ftmem_model *model, const ftmem_job *job);               /* of an image inside its tower */
+int64_t ftmem__image_features(const ftmem_model *model, const ftmem_job *job);             /* tokens whose places an image takes */
+void ftmem__model_tower(const ftmem_model *model, ftmem_model *tower);                     /* likewise, as a model */
 ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error);
 
 #endif
