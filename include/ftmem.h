@@ -510,6 +510,9 @@ typedef struct ftmem_job {
     int32_t offload_checkpoints;  /* switch: what checkpoints keep goes to CPU memory (Unsloth, torchtune); AUTO: off */
     int32_t reserved[2];
     int64_t encoder_sequence;     /* tokens of the encoder's longest row; 0: what the model fixes, else sequence */
+    int64_t optimizer_rank;       /* GaLore, APOLLO: rank of the projected gradients; 0: 128 (transformers) */
+    int32_t optimizer_in_backward;/* switch: each tensor is updated as its gradient arrives, which is then freed; AUTO: as the optimizer does */
+    int32_t grad_scaler;          /* switch: torch.amp.GradScaler; AUTO: on under autocast to fp16 */
     int64_t images;               /* images of a row, which go through the vision tower; their tokens are counted in sequence. 0: rows of text alone */
     int64_t image_height;         /* pixels of an image as the processor hands it on; 0: model.image_size */
     int64_t image_width;          /* likewise */

@@ -156,7 +156,7 @@ void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, in
     int32_t i;
     for (i = 0; i < 2; i++) {
         width[i] = qk[i].cols;
-        qk[i].cols = shape->d;
+        qk[i] = ftmem__shaped(qk[i], qk[i].n, shape->d);
         if (fused && !whole && !pairs && !qk[i].joined && !qk[i].parted)
             attention_swap(low->tape, &qk[i], ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, qk[i]));
     }
@@ -164,7 +164,7 @@ void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, in
     else if (whole) attention_rotate_whole(low, qk);
     else if (pairs) attention_rotate_pairs(low, qk, locals, count);
     else attention_rotate_slices(low, qk, shape->family->turn >= FTMEM__TURN_APART, shape->family->turn == FTMEM__TURN_APART, locals, count);
-    for (i = 0; i < 2; i++) qk[i].cols = width[i];
+    for (i = 0; i < 2; i++) qk[i] = ftmem__shaped(qk[i], qk[i].n, width[i]);
 }
 
 /* ---------------------------------------------------------------------------------------------------- kernels */
@@ -259,7 +259,7 @@ static ftmem__var attention_transpose(attention_call *call, ftmem__var out)
 {
     ftmem__var y = ftmem__unary(call->low->tape, FTMEM__OP_CLONE, out);
     ftmem__drop(call->low->tape, out);
-    y.cols = attention_out_cols(call);
+    y = ftmem__shaped(y, y.n, attention_out_cols(call));
     return y;
 }
 
@@ -300,7 +300,7 @@ static ftmem__var attention_bias_mask(attention_call *call)
     ftmem__var bias = ftmem__keep(tape, *call->low->bias), future = ftmem__constant(0, 0, FTMEM_BOOL);
     if (causal) {
         future.store = ftmem__alloc(tape, FTMEM__OP_MASK, shape->s * s, s, FTMEM_BOOL, tape->birth);
-        future.n = shape->s * s;
+        future = ftmem__shaped(future, shape->s * s, future.cols);
     }
     if (causal || call->mask) attention_swap(tape, &bias, ftmem__apply(tape, FTMEM__OP_WHERE, &bias, 1, n, s, bias.dtype));
     if (causal) ftmem__save_var(tape, bias, future);

@@ -30,7 +30,8 @@ static ftmem__var experts_router_weight(ftmem__low *low, ftmem__var w)
     if (!experts_target(low, FTMEM_ROLE_ROUTER)) return w;
     a = ftmem__low_adapter(low, FTMEM_ROLE_ROUTER, r * h, r);
     b = ftmem__low_adapter(low, FTMEM_ROLE_ROUTER, e * r, e);
-    a.cols = b.cols = r; /* B A: rows of B times columns of A */
+    a = ftmem__shaped(a, a.n, r);
+    b = ftmem__shaped(b, b.n, r); /* B A: rows of B times columns of A */
     delta = ftmem__low_plain_linear(low, b, a, NULL, h);
     scaled = ftmem__unary(tape, FTMEM__OP_SCALE, delta);
     ftmem__drop(tape, delta);

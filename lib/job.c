@@ -228,6 +228,7 @@ static void job_fill_training(ftmem__case *c)
     JOB_DEFAULT(job, offload_checkpoints, FTMEM_OFF)
     JOB_DEFAULT(job, bitsandbytes_version, 50)
     JOB_DEFAULT(job, varied_lengths, FTMEM_OFF)
+    JOB_DEFAULT(job, optimizer_rank, 128)
     if (c->job.loss == FTMEM_LOSS_CHUNKED) JOB_DEFAULT(job, loss_chunk_tokens, 256)
     if (c->job.loss == FTMEM_LOSS_SPLIT) JOB_DEFAULT(job, loss_chunk_tokens, job_split_tokens(&c->job))
 }
@@ -406,29 +407,39 @@ static ftmem_status job_check_method(const ftmem__case *c, ftmem_error *error)
     const ftmem_adapter *a = &c->adapter;
     const ftmem__method *method = ftmem__method_of(a->kind);
     const ftmem__quant *quant = ftmem__quant_of(a->quant);
-    bool virtual_tokens = a->kind == FTMEM_ADAPTER_PROMPT || a->kind == FTMEM_ADAPTER_P_TUNING, lora = a->kind <= FTMEM_ADAPTER_LORA8;
     if (method->refused) return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.kind", ftmem_enum_name("adapter", a->kind), method->refused);
     if (quant && (method->over == FTMEM__OVER_PLAIN || (method->over == FTMEM__OVER_BITSANDBYTES && !quant->bitsandbytes)))
-        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.quant", ftmem_enum_name("quant", a->quant),
-                           "adapter.quant is a format over which this adapter.kind is not modelled");
-    if (virtual_tokens && !a->virtual_tokens)
-        return ftmem__fail(error, FTMEM_E_MISSING, "adapter.virtual_tokens", "0",
-                           "adapter.virtual_tokens is 0, but this adapter.kind puts virtual tokens before each row: say how many");
-    if (a->virtual_tokens && !virtual_tokens)
-        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "adapter.virtual_tokens", a->virtual_tokens,
-                               "adapter.virtual_tokens is given, but adapter.kind has none");
-    if (a->trainable_tokens && !lora)
-        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "adapter.trainable_tokens", a->trainable_tokens,
-                               "adapter.trainable_tokens is given, but adapter.kind is not LoRA");
-    if (a->trainable_tokens && (c->job.loss == FTMEM_LOSS_FUSED || c->job.loss == FTMEM_LOSS_CHUNKED || c->job.loss == FTMEM_LOSS_SPLIT || a->modules_to_save))
-        return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "adapter.trainable_tokens", a->trainable_tokens,
-                               "adapter.trainable_tokens is given, but it is not modelled with a loss without logits, or with modules_to_save");
-    if ((a->trainable_tokens || a->virtual_tokens) && !job_reads_tokens(c))
-        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, a->virtual_tokens ? "adapter.virtual_tokens" : "adapter.trainable_tokens", "given",
-                           "adapter.virtual_tokens or adapter.trainable_tokens is given, but they are modelled for causal language models of text only");
-    if (a->use_dora == FTMEM_ON && !lora)
+        return job_fail_quant(c, FTMEM_E_UNSUPPORTED, "adapter.quant is a format over which this adapter.kind is not modelled", error);
+    if (a->use_dora == FTMEM_ON && a->kind > FTMEM_ADAPTER_LORA8)
         return ftmem__fail(error, FTMEM_E_CONFLICT, "adapter.use_dora", "on", "adapter.use_dora is on, but adapter.kind is not LoRA");
     return FTMEM_OK;
+}
+
+static ftmem_status job_check_virtual_tokens(const ftmem__case *c, ftmem_error *error)
+{
+    int32_t given = c->adapter.virtual_tokens, kind = c->adapter.kind;
+    bool wanted = kind == FTMEM_ADAPTER_PROMPT || kind == FTMEM_ADAPTER_P_TUNING;
+    if (wanted && !given)
+        return ftmem__fail(error, FTMEM_E_MISSING, "adapter.virtual_tokens", "0",
+                           "adapter.virtual_tokens is 0, but this adapter.kind puts virtual tokens before each row: say how many");
+    if (given && !wanted) return job_conflict_int("adapter.virtual_tokens", given, ", but adapter.kind has none", error);
+    if (!given || job_reads_tokens(c)) return FTMEM_OK;
+    return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "adapter.virtual_tokens", given,
+                           "adapter.virtual_tokens is given, but virtual tokens are modelled for causal language models of text only");
+}
+
+static ftmem_status job_check_trainable_tokens(const ftmem__case *c, ftmem_error *error)
+{
+    int32_t given = c->adapter.trainable_tokens, loss = c->job.loss;
+    bool logits = loss != FTMEM_LOSS_FUSED && loss != FTMEM_LOSS_CHUNKED && loss != FTMEM_LOSS_SPLIT;
+    if (!given) return FTMEM_OK;
+    if (c->adapter.kind > FTMEM_ADAPTER_LORA8) return job_conflict_int("adapter.trainable_tokens", given, ", but adapter.kind is not LoRA", error);
+    if (!logits || c->adapter.modules_to_save)
+        return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "adapter.trainable_tokens", given,
+                               "adapter.trainable_tokens is given, but it is not modelled with a loss without logits, or with modules_to_save");
+    if (job_reads_tokens(c)) return FTMEM_OK;
+    return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "adapter.trainable_tokens", given,
+                           "adapter.trainable_tokens is given, but trainable tokens are modelled for causal language models of text only");
 }
 
 static bool job_has_ranks(const ftmem_adapter *adapter)
@@ -721,9 +732,11 @@ static ftmem_status job_check_images(const ftmem__case *c, ftmem_error *error)
 static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
 {
     static ftmem_status (*const checks[])(const ftmem__case *, ftmem_error *) = {
-        job_check_no_adapter,     job_check_method, job_check_dora,          job_check_method_place, job_check_quantisation, job_check_targets,
-        job_check_adapter_layers, job_check_freeze, job_check_freeze_layers, job_check_precision,    job_check_loss,         job_check_idle,
-        job_check_sequence,       job_check_gpu,    job_check_stacks,        job_check_task,         job_check_attention,    job_check_images,
+        job_check_no_adapter,     job_check_method,       job_check_virtual_tokens, job_check_trainable_tokens,
+        job_check_dora,           job_check_method_place, job_check_quantisation,   job_check_targets,
+        job_check_adapter_layers, job_check_freeze,       job_check_freeze_layers,  job_check_precision,
+        job_check_loss,           job_check_idle,         job_check_sequence,       job_check_gpu,
+        job_check_stacks,         job_check_task,         job_check_attention,      job_check_images,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);

@@ -183,7 +183,7 @@ ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x)
     bool own = family->qk_norm_kind == FTMEM__QK_OWN_WEIGHTS;
     int64_t cols = x.cols;
     ftmem__var y, whole;
-    if (family->qk_norm_kind != FTMEM__QK_WHOLE) x.cols = low->shape->d;
+    if (family->qk_norm_kind != FTMEM__QK_WHOLE) x = ftmem__shaped(x, x.n, low->shape->d);
     y = norm_kind(low, x, own ? cols : x.cols, !own && low->shape->model->norm_bias == FTMEM_ON);
     ftmem__drop(low->tape, x);
     if (own && family->norm == FTMEM__LAYER) {
@@ -191,6 +191,6 @@ ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x)
         ftmem__drop(low->tape, y);
         y = whole;
     }
-    y.cols = cols;
+    y = ftmem__shaped(y, y.n, cols);
     return y;
 }

@@ -610,7 +610,7 @@ static ftmem__var program_features(ftmem__low *low, ftmem__prologue *p)
     if (shape->require_input_grad && tape->mode != FTMEM__NO_GRAD && !x.grad) x.grad = true, x.node = FTMEM__LEAF;
     x = ftmem__low_convolution(low, ftmem__low_activation(low, x), shape->h, shape->h, shape->s, 3);
     x = ftmem__low_activation(low, x);
-    x.cols = shape->h;
+    x = ftmem__shaped(x, x.n, shape->h);
     w = ftmem__low_parameter(low, FTMEM_ROLE_POSITION, n, shape->h, false);
     rows = ftmem__low_lookup(low, w, shape->s);
     sum = ftmem__binary(tape, FTMEM__OP_ADD, x, rows);

@@ -399,10 +399,8 @@ void ftmem__split(ftmem__tape *tape, ftmem__var x, int32_t count, const int64_t 
     int32_t i;
     if (node) node->outs = (uint8_t)count;
     for (i = 0; i < count; i++) {
-        out[i] = ftmem__keep(tape, whole);
-        out[i].n = n[i];
-        out[i].cols = x.cols * n[i] / x.n;
-        out[i].slot = (uint8_t)i;
+        out[i] = ftmem__shaped(ftmem__keep(tape, whole), n[i], x.cols * n[i] / x.n);
+        out[i].slot = (uint64_t)i & 3;
     }
     ftmem__drop(tape, whole);
 }
@@ -758,10 +756,8 @@ void ftmem__replay(ftmem__tape *tape, int32_t last)
 void ftmem__cache_hold(ftmem__tape *tape, ftmem__var value, bool outputs)
 {
     if (value.store < 0) return;
-    if (outputs && tape->mode == FTMEM__RECORD) {
-        tape->outputs_bytes += tape->stores[value.store].bytes;
-        tape_attribute(tape, value.store);
-    } else if (!tape->stores[value.store].cached) {
+    if (outputs && tape->mode == FTMEM__RECORD) tape_attribute(tape, value.store);
+    else if (!tape->stores[value.store].cached) {
         tape->stores[value.store].cached = true;
         ftmem__hold(tape, value.store);
     }

@@ -365,7 +365,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
         kind->in_bytes = ftmem__round512(ftmem__bytes(kind->in_dtype, x.n));
         kind->cache_bytes = walk_cache_only(tape);
         kind->attribute_bytes = walk_attributes(tape);
-        kind->outputs_bytes = tape->outputs_bytes + walk_bound_bytes(&low, handed, recomputed);
+        kind->outputs_bytes = walk_bound_bytes(&low, handed, recomputed);
         kind->born_bytes =
             tape->live - kind->cache_bytes - (kind->in_kept || out.store < 0 ? 0 : tape->stores[out.store].bytes); /* no store: the tape was too short */
         if (kind->in_kept) kind->born_bytes -= kind->in_bytes;
@@ -945,7 +945,7 @@ static ftmem__figure walk_bridge_forward(ftmem__walk *walk, int32_t stack, int32
         ends->out_grad = run.out.grad;
         ends->out_dtype = run.out.dtype;
         ends->cache_bytes = walk_cache_only(tape);
-        ends->outputs_bytes = tape->outputs_bytes;
+        ends->outputs_bytes = walk_attributes(tape);
     }
     if (!probe) walk_record_side(&walk->stack[stack + 1].side[FTMEM__SIDE_SOURCE], tape, run.out, pass);
     tape->stores[run.out.store].side = true;
