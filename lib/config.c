@@ -1044,12 +1044,15 @@ static ftmem_entry config_outer(const config_source *c, const char *key)
 static ftmem_status config_features(const config_source *c, ftmem_model *model)
 {
     ftmem_entry layer = config_outer(c, "vision_feature_layer"), select = config_outer(c, "vision_feature_select_strategy"),
-                act = config_outer(c, "projector_hidden_act");
+                act = config_outer(c, "projector_hidden_act"), tokens = config_outer(c, "mm_tokens_per_image");
     int64_t from = layer.type == FTMEM_ENTRY_INT ? layer.integer : c->vision->feature;
     model->tower_unread = from < 0 ? -1 - from : model->tower_layers - from;
     if (model->tower_unread < 0 || model->tower_unread >= model->tower_layers)
         return config_fail(c, FTMEM_E_UNSUPPORTED, &layer, "features are taken from a block's output");
     if (select.type == FTMEM_ENTRY_TEXT && strcmp(select.text, "full") == 0) model->tower_class_token = FTMEM_ON;
+    if (tokens.type == FTMEM_ENTRY_INT && (tokens.integer < 1 || tokens.integer > 1 << 24))
+        return config_fail(c, FTMEM_E_RANGE, &tokens, "it must be from 1 to 2^24");
+    if (c->vision->tower == FTMEM_TOWER_GEMMA3) model->tower_tokens = tokens.type == FTMEM_ENTRY_INT ? tokens.integer : 256;
     if (act.type == FTMEM_ENTRY_TEXT && strcmp(act.text, "gelu") != 0)
         return config_fail(c, FTMEM_E_UNSUPPORTED, &act, "a projector with another activation than gelu is not modelled");
     return FTMEM_OK;

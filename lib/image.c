@@ -105,18 +105,69 @@ static ftmem__var image_join(ftmem__low *low, ftmem__var x)
 }
 
 /* modeling_llava.py LlavaModel.get_image_features: from the block whose output is selected, which the outputs hold. */
-ftmem__var ftmem__low_bridge(ftmem__low *low, ftmem__var x)
+static ftmem__var image_bridge_llava(ftmem__low *low, ftmem__var x)
+{
+    ftmem__var pooled, y;
+    ftmem__cache_hold(low->tape, x, ftmem__holds_outputs(low->shape->job));
+    pooled = image_unread_pool(low);
+    low->tape->part = FTMEM__PART_TOWER;
+    y = image_two_linears(low, image_without_class(low, x));
+    ftmem__drop(low->tape, pooled);
+    return image_join(low, y);
+}
+
+/* torch.matmul of a tensor whose features are not its last stride: a copy of several images', after autocast's cast. */
+static ftmem__var image_project(ftmem__low *low, ftmem__var x)
 {
     ftmem__tape *tape = low->tape;
-    ftmem__var pooled, y;
-    tape->part = FTMEM__PART_TOWER;
-    low->adapted = low->shape->adapted;
-    ftmem__cache_hold(tape, x, ftmem__holds_outputs(low->shape->job));
-    pooled = image_unread_pool(low);
-    tape->part = FTMEM__PART_TOWER;
-    y = image_two_linears(low, image_without_class(low, x));
+    ftmem__var w = image_parameter(low, low->shape->h, low->shape->next->h), y;
+    x = ftmem__cast(tape, x, low->shape->autocast ? low->shape->autocast : x.dtype);
+    if (low->b > 1) image_replace(tape, &x, ftmem__unary(tape, FTMEM__OP_CLONE, x));
+    y = ftmem__low_plain_linear(low, x, w, NULL, low->shape->next->h);
+    ftmem__drop(tape, x);
+    return y;
+}
+
+/* modeling_gemma3.py Gemma3MultiModalProjector.forward: a mean over squares of patches; x stays the caller's. */
+static ftmem__var image_pooled_projector(ftmem__low *low, ftmem__var x)
+{
+    ftmem__tape *tape = low->tape;
+    const ftmem__shape *shape = low->shape;
+    int64_t n = low->b * shape->next->model->tower_tokens * shape->h;
+    ftmem__var dense = ftmem__unary(tape, FTMEM__OP_CLONE, x), pooled, normed, y, cast;
+    pooled = ftmem__apply(tape, FTMEM__OP_AVG_POOL, &dense, 1, n, shape->h, dense.dtype);
+    normed = ftmem__low_rms_plus_one(low, pooled, shape->h);
+    y = image_project(low, normed);
+    cast = ftmem__cast(tape, y, x.dtype);
+    ftmem__drop(tape, y);
+    ftmem__drop(tape, normed);
     ftmem__drop(tape, pooled);
-    return image_join(low, y);
+    ftmem__drop(tape, dense);
+    return cast;
+}
+
+/* modeling_gemma3.py Gemma3Model.get_image_features, modeling_siglip.py post_layernorm: the outputs hold both tensors. */
+static ftmem__var image_bridge_gemma3(ftmem__low *low, ftmem__var x)
+{
+    ftmem__tape *tape = low->tape;
+    bool held = ftmem__holds_outputs(low->shape->job);
+    ftmem__var last = ftmem__low_norm(low, x, low->shape->h), y, cast;
+    tape->part = FTMEM__PART_TOWER;
+    ftmem__cache_hold(tape, last, held);
+    y = image_pooled_projector(low, last);
+    ftmem__drop(tape, last);
+    ftmem__cache_hold(tape, y, held);
+    cast = ftmem__cast(tape, y, low->shape->next->ends);
+    ftmem__drop(tape, y);
+    return cast;
+}
+
+ftmem__var ftmem__low_bridge(ftmem__low *low, ftmem__var x)
+{
+    low->tape->part = FTMEM__PART_TOWER;
+    low->adapted = low->shape->adapted;
+    if (low->shape->family->bridge == FTMEM__BRIDGE_GEMMA3) return image_bridge_gemma3(low, x);
+    return image_bridge_llava(low, x);
 }
 
 /* ------------------------------------------------------------------------------------------------------- scatter */
@@ -153,5 +204,10 @@ ftmem__var ftmem__low_scatter(ftmem__low *low, ftmem__prologue *p, ftmem__var wo
     ftmem__drop(tape, words);
     p->held[p->held_count++] = mask; /* names of the caller's */
     p->held[p->held_count++] = ftmem__keep(tape, y);
+    if (low->shape->image_masks) { /* block_sequence_ids */
+        mask = ftmem__constant(low->tokens, 0, FTMEM_INT64);
+        mask.store = ftmem__alloc(tape, FTMEM__OP_TABLE, mask.n, 0, FTMEM_INT64, tape->birth);
+        p->held[p->held_count++] = mask;
+    }
     return y;
 }

@@ -255,7 +255,7 @@ static int64_t optimizer_fed(const ftmem__shape *shape, int64_t rows)
     int64_t tokens = ftmem__round512(8 * rows * (shape->s - shape->virtual_tokens)), sum = tokens;
     if (shape->fed_features) return ftmem__round512(ftmem__bytes(dtype, rows * m->encoder_channels * 2 * shape->s));
     if (shape->family->embedding == FTMEM__EMBED_PATCHES) sum = optimizer_pixels(shape, rows);
-    return sum + (shape->job->mask == FTMEM_MASK_PADDED ? tokens : 0);
+    return sum + (shape->job->mask == FTMEM_MASK_PADDED ? tokens : 0) + (shape->image_masks ? tokens : 0);
 }
 
 /* A batch: what the first stack is fed, labels of tokens of the last or of rows. */

@@ -644,7 +644,7 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
 static void program_mask(ftmem__low *low, ftmem__prologue *p, bool wanted)
 {
     const ftmem__shape *shape = low->shape;
-    int64_t s = shape->s, rows = (shape->job->mask == FTMEM_MASK_PADDED ? low->b : 1) * s;
+    int64_t s = shape->s, rows = (shape->job->mask == FTMEM_MASK_PADDED || shape->image_masks ? low->b : 1) * s;
     bool alibi = shape->family->always_mask && shape->model->alibi == FTMEM_ON; /* modeling_falcon.py: alibi is put in the mask */
     ftmem__var flags, additive;
     if (!wanted) return;

@@ -105,7 +105,8 @@ static void shape_masks(ftmem__shape *shape)
     int64_t i, window = shape->model->sliding_window;
     bool padded = job->mask == FTMEM_MASK_PADDED && !shape->crossed && !shape->fed_features &&
                   !shape->tower; /* a decoder after an encoder gets no mask of its own rows */
-    bool always = (job->attention == FTMEM_EAGER && shape->causal) || padded || shape->model->alibi == FTMEM_ON || shape->family->always_mask;
+    bool always =
+        (job->attention == FTMEM_EAGER && shape->causal) || padded || shape->image_masks || shape->model->alibi == FTMEM_ON || shape->family->always_mask;
     for (i = 0; i < shape->model->layers; i++) {
         if (ftmem__layer_attention(shape->model->layer_kind[i]) == FTMEM__LAYER_SLIDING) shape->has_sliding = true;
         else shape->has_full = true;
@@ -180,6 +181,7 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
         family->positions == FTMEM__RELATIVE || shape->crossed || family->shared_blocks; /* ALBERT: gradients of the last block's use wait for the first's */
     shape->tower = tower;
     shape->scattered = !encoder && c->job.images > 0;
+    shape->image_masks = shape->scattered && ftmem__family_tower(m)->image_masks;
     shape->each = tower ? c->job.images : 1;
     shape->b = c->job.micro_batch * shape->each;
     shape->virtual_tokens = tower ? 0 : c->adapter.virtual_tokens;

@@ -117,7 +117,7 @@ static void step_leave(step_run *run, const ftmem__stack *stack, int32_t pass)
     if (!eval && run->walk->shape.job->recompute != FTMEM_RECOMPUTE_NONE) released -= stack->embed.mask_bytes;
     run->level -= released;
     if (!stack->shape->virtual_tokens) step_leave_frame(run);
-    if (stack->shape->scattered) step_side(run, &stack->side[FTMEM__SIDE_SOURCE], pass, -1);
+    if (stack->shape->scattered && !stack->side[FTMEM__SIDE_SOURCE].outputs) step_side(run, &stack->side[FTMEM__SIDE_SOURCE], pass, -1);
     for (k = FTMEM__SIDE_SOURCE + 1; k < FTMEM__SIDES; k++)
         if (stack->side[k].there && (eval || !stack->side[k].kept)) step_side(run, &stack->side[k], pass, -1);
 }
@@ -193,7 +193,7 @@ static void step_drop_outputs(step_run *run)
     const ftmem__side *source = &ftmem__walk_last(run->walk)->side[FTMEM__SIDE_SOURCE];
     step_leave_frame(run); /* where PEFT's own forward joined virtual tokens with the embeddings, it holds them */
     run->level -= step_cache(run->walk) + run->held + run->leaf;
-    if (run->walk->shape.scattered) return;
+    if (run->walk->shape.scattered && !source->outputs) return;
     if (source->there && !source->kept && !ftmem__holds_outputs(run->walk->shape.job)) step_side(run, source, FTMEM__PASS_FORWARD, -1);
 }
 

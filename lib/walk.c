@@ -155,6 +155,7 @@ static void walk_record_side(ftmem__side *side, const ftmem__tape *tape, ftmem__
     side->there = true;
     side->n[eval] = value.n;
     side->bytes[eval] = tape->stores[value.store].bytes;
+    side->outputs = tape->stores[value.store].refs > 1;
     if (eval) return;
     side->cols = value.cols;
     side->dtype = value.dtype;

@@ -79,6 +79,7 @@ typedef struct ftmem__side {
     int64_t bytes[2];
     uint8_t dtype;
     bool there, grad;
+    bool outputs;   /* the outputs hold it */
     bool leaf;      /* it and its gradient live as long as the loss does */
     bool kept, own; /* by the graph of some reader, to that reader's backward; by the graph of its maker */
 } ftmem__side;
