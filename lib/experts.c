@@ -423,7 +423,9 @@ ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x)
 {
     experts_choice choice = experts_route(low, x);
     bool loop = low->shape->job->transformers_version < EXPERTS_JOINED;
-    ftmem__var y = low->shape->family->experts_apart ? experts_apart(low, x, &choice) : loop ? experts_loop(low, x, &choice) : experts_in_latent(low, x, &choice);
+    ftmem__var y = low->shape->family->experts_apart ? experts_apart(low, x, &choice)
+                   : loop                            ? experts_loop(low, x, &choice)
+                                                     : experts_in_latent(low, x, &choice);
     y = experts_shared(low, x, y);
     ftmem__drop(low->tape, choice.logits);
     ftmem__drop(low->tape, choice.weights);
