@@ -119,6 +119,9 @@ static void test_class_defaults(void **state)
         { "minicpm3", "10000000010", FTMEM_MINICPM3, FTMEM_SILU, 2560, 6400, 62, 40, 40, 96, 32, 0, 0 },
         { "mimo_v2_flash", "00000000000", FTMEM_MIMO_V2_FLASH, FTMEM_SILU, 4096, 16384, 48, 64, 4, 192, 64, 0, 129 },
         { "deepseek n_routed_experts=64 num_experts_per_tok=6", "00000000000", FTMEM_DEEPSEEK, FTMEM_SILU, 4096, 11008, 30, 32, 32, 128, 128, 0, 0 },
+        { "ministral3", "00000000000", FTMEM_MINISTRAL3, FTMEM_SILU, 4096, 14336, 34, 32, 8, 128, 128, 0, 0 },
+        { "mimo", "01000000000", FTMEM_MIMO, FTMEM_SILU, 4096, 22016, 32, 32, 32, 128, 128, 0, 0 },
+        { "nemotron_h", "00000000000", FTMEM_NEMOTRON_H, FTMEM_RELU2, 4096, 21504, 4, 32, 8, 128, 0, 0, 0 },
         { "qwen", "01000000000", FTMEM_QWEN, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
         { "chatglm multi_query_attention=true", "00000000000", FTMEM_CHATGLM, FTMEM_SILU, 4096, 13696, 28, 32, 1, 128, 64, 0, 0 },
         { "baichuan max_position_embeddings=4096", "00000000000", FTMEM_BAICHUAN, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
@@ -342,7 +345,7 @@ static void test_unsupported(void **state)
         { "model_type=modernbert mlp_dropout=0.1", "mlp_dropout", "0.1", "dropout", FTMEM_E_UNSUPPORTED },
         { "model_type=llama quantization_config.quant_method=gptq", "quantization_config", "gptq", "gptq", FTMEM_E_UNSUPPORTED },
         { "model_type=llama quantization_config.bits=4", "quantization_config", "", "no quant_method", FTMEM_E_UNSUPPORTED },
-        { "model_type=llama hidden_act=relu2", "hidden_act", "relu2", "silu", FTMEM_E_UNSUPPORTED },
+        { "model_type=llama hidden_act=mish", "hidden_act", "mish", "silu", FTMEM_E_UNSUPPORTED },
         { "model_type=llama num_hidden_layers=513", "num_hidden_layers", "513", "512", FTMEM_E_UNSUPPORTED },
         { "model_type=llama partial_rotary_factor=0.5", "partial_rotary_factor", "0.5", "whole heads", FTMEM_E_UNSUPPORTED },
         { "model_type=llama output_hidden_states=true", "output_hidden_states", "true", "hidden states", FTMEM_E_UNSUPPORTED },
@@ -361,6 +364,9 @@ static void test_unsupported(void **state)
         { "model_type=gemma3_text use_bidirectional_attention=true", "use_bidirectional_attention", "true", "causal", FTMEM_E_UNSUPPORTED },
         { "model_type=falcon attention_dropout=0.1", "attention_dropout", "0.1", "Falcon", FTMEM_E_UNSUPPORTED },
         { "model_type=qwen2 num_hidden_layers=1 layer_types.0=linear_attention", "layer_types.0", "linear_attention", "full_attention", FTMEM_E_UNSUPPORTED },
+        { "model_type=nemotron_h mamba_hidden_act=gelu", "mamba_hidden_act", "gelu", "silu", FTMEM_E_UNSUPPORTED },
+        { "model_type=nemotron_h hybrid_override_pattern=MEX", "hybrid_override_pattern", "MEX", "letters", FTMEM_E_UNSUPPORTED },
+        { "model_type=nemotron_h layers_block_type.0=conv", "layers_block_type.0", "conv", "linear_attention", FTMEM_E_UNSUPPORTED },
         { "model_type=smollm3 use_sliding_window=true sliding_window=64", "use_sliding_window", "true", "without rotation", FTMEM_E_UNSUPPORTED },
     };
     (void)state;
