@@ -107,8 +107,11 @@ enum {
     FTMEM_CLIP_VISION_MODEL = 51, FTMEM_SIGLIP_VISION_MODEL = 52, FTMEM_PIXTRAL = 53, FTMEM_QWEN2_5_VL_VISION = 54, FTMEM_QWEN3_VL_VISION = 55,
     /* latent attention with dense MLPs; sinks; code outside transformers */
     FTMEM_MINICPM3 = 56, FTMEM_MIMO_V2_FLASH = 57, FTMEM_DEEPSEEK = 58,
-    FTMEM_MINISTRAL3 = 59, FTMEM_MIMO = 60, FTMEM_NEMOTRON_H = 61,
-    FTMEM_FAMILY_END = 62
+    FTMEM_QWEN2_MOE = 59, FTMEM_GPT_OSS = 60,
+    FTMEM_MINISTRAL3 = 61, FTMEM_MIMO = 62, FTMEM_NEMOTRON_H = 63,
+    /* gated delta-net linear attention beside full attention */
+    FTMEM_QWEN3_NEXT = 64, FTMEM_QWEN3_5 = 65, FTMEM_QWEN3_5_MOE = 66,
+    FTMEM_FAMILY_END = 67
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
@@ -252,11 +255,15 @@ enum {
     FTMEM_ROLE_POOL = 24,  /* a linear between the blocks and the head: BERT's pooler, the transform before a masked LM's decoder */
     FTMEM_ROLE_WIDEN = 25, /* from the width of the token embedding to that of the blocks (ALBERT) */
     FTMEM_ROLE_TOWER = 26, /* linears of a vision tower, its projector and multi-token prediction that have no name of the text model's */
-    /* of a state-space mixer; SSM_OUT is one that PEFT refuses for LoRA */
-    FTMEM_ROLE_SSM_IN = 27, FTMEM_ROLE_SSM_OUT = 28,
-    FTMEM_ROLE_END = 29
+    /* of blocks that are neither attention nor MLP: MIXER_OUT is one that PEFT refuses for LoRA in state-space mixers. Queries, keys and
+       values of linear attention are FTMEM_ROLE_QKV */
+    FTMEM_ROLE_MIXER_IN = 27,  /* of a state-space mixer; of linear attention the gate of its output */
+    FTMEM_ROLE_MIXER_OUT = 28, /* its output projection */
+    FTMEM_ROLE_LINEAR_B = 29,  /* how much each token writes, where one linear makes both also how much the state decays */
+    FTMEM_ROLE_LINEAR_A = 30,  /* how much the state decays */
+    FTMEM_ROLE_END = 31
 };
-#define FTMEM_ROLES_ALL_LINEAR 0x1fffe1ffu /* every linear but the head: PEFT's "all-linear" */
+#define FTMEM_ROLES_ALL_LINEAR 0x7fffe1ffu /* every linear but the head: PEFT's "all-linear" */
 
 /* Parts for ftmem_job.freeze; a set is an OR. */
 enum { FTMEM_PART_EMBED = 1, FTMEM_PART_HEAD = 2, FTMEM_PART_FIRST_LAYERS = 4, FTMEM_PART_LAST_LAYERS = 8, FTMEM_PART_ALL_BUT = 16, FTMEM_PART_TOWER = 32, FTMEM_PART_BIASES = 64 };
@@ -338,7 +345,8 @@ typedef struct ftmem_model {
     int32_t inferred;         /* 1: dimensions were inferred from a parameter count */
     int32_t reserved;
     /* Per layer. Low four bits: 0 full attention, 1 sliding window, 2 full without rotation, 3 sparse with the index of the
-       layer before, 4 a state-space mixer, 5 none. High four bits: the MLP; 0 dense, 1 experts, 2 none. */
+       layer before, 4 a state-space mixer, 5 none, 6 linear attention by the gated delta rule. High four bits: the MLP; 0 dense,
+       1 experts, 2 none. */
     uint8_t layer_kind[FTMEM_MAX_LAYERS];
     int64_t experts;           /* routed experts of a block with experts; 0: a dense model. All of them are parameters */
     int64_t experts_per_token; /* of those, how many work on one token; required with experts */
@@ -385,12 +393,16 @@ typedef struct ftmem_model {
     int64_t ssm_head_dim;     /* width of one of its heads */
     int64_t ssm_state;        /* width of its state, for each dimension of a head */
     int64_t ssm_groups;       /* of heads, which share B and C; 0: 1 */
-    int64_t ssm_conv;         /* tokens that its convolution sees; 0: 4 */
     int64_t ssm_chunk;        /* tokens of a chunk of its scan */
     int64_t expert_latent;    /* width of what routed experts read and write, between two linears (Nemotron 3 Super); 0: hidden */
     int32_t ssm_bias;         /* switch: biases in the mixer's linears; AUTO: off */
     int32_t ssm_conv_bias;    /* switch: a bias in its convolution; AUTO: on */
     int64_t mtp_layers;       /* blocks for multi-token prediction that are built and do not run (MiMo); 0: none */
+    int64_t linear_key_heads;   /* linear attention: heads of queries and keys; 0: no block has it */
+    int64_t linear_value_heads; /* heads of its values, a multiple; 0: linear_key_heads */
+    int64_t linear_key_dim;     /* width of one of its query or key heads; required with linear_key_heads */
+    int64_t linear_value_dim;   /* of one of its value heads; 0: linear_key_dim */
+    int64_t conv_kernel;        /* tokens that the convolution of a state-space mixer or of linear attention sees; 0: 4 */
 } ftmem_model;
 
 /* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do
@@ -602,7 +614,10 @@ typedef struct ftmem_memory {
     uint64_t weights_bytes, gradients_bytes, states_bytes, activations_bytes, overhead_bytes;
     int64_t parameters;       /* of the base model, shared matrices once */
     int64_t trainable;        /* trained, adapters included */
-    double flops_forward;     /* one micro-batch, by torch's FlopCounterMode (matmuls and attention; causal half not taken off) */
+    double flops_forward;     /* one micro-batch, by torch's FlopCounterMode (matmuls and attention; causal half not taken off).
+                                 That counter does not know grouped matrix products, so the products of routed experts add nothing
+                                 here: 2 x tokens x (experts_per_token x 3 x hidden x expert_ffn) for each block with experts.
+                                 What LoRA adds to experts' weights (baddbmm) is counted */
     double flops_backward;    /* recomputation included */
     uint64_t kept_bytes;      /* alive at the end of the first forward and not before it: kept by autograd; logits that the loop holds are left out */
     uint64_t kept_layer_bytes;/* of those, born in the middle block */
@@ -629,6 +644,8 @@ typedef struct ftmem_parameters {
     int64_t head;      /* 0 when tied */
     int64_t block;     /* one block */
     int64_t adapters;  /* LoRA matrices */
+    int64_t active;    /* of the base model, those that one token passes: total less the routed experts that were not chosen for
+                          it (embedding, head and a vision tower count whole); total for a dense model */
 } ftmem_parameters;
 FTMEM_API ftmem_status ftmem_count_parameters(const ftmem_job *job, ftmem_parameters *out, ftmem_error *error);
 

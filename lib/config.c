@@ -123,11 +123,12 @@ enum {
     CONFIG_CYCLE_FIRST = 16384, /* the first one is full, and the window is half of local_attention (ModernBERT) */
     CONFIG_FULL_FIRST = 32768,  /* the first one is full beside the last ones */
     CONFIG_MLP_TYPES = 65536,   /* mlp_layer_types says which blocks have experts */
-    CONFIG_CYCLE_KEY = 128      /* sliding_window_pattern says how many */
+    CONFIG_CYCLE_KEY = 128,     /* sliding_window_pattern says how many */
+    CONFIG_LINEAR = 131072      /* of full_attention_interval layers the last one is full, or as layer_types says; the others have linear attention */
 };
 
 typedef struct config_family {
-    const config_rule *groups[12];
+    const config_rule *groups[14];
     uint32_t traits;
 } config_family;
 
@@ -873,6 +874,23 @@ static ftmem_status config_indexer(const config_source *c, ftmem_model *model)
     return ftmem__fail(c->error, FTMEM_E_CONFLICT, "indexer_types", "shared", "indexer_types begins with shared; the first block has no keys to reuse.");
 }
 
+/* configuration_qwen3_next.py: the class makes the list from full_attention_interval. */
+static ftmem_status config_linear(const config_source *c, ftmem_model *model)
+{
+    bool given = false;
+    int64_t period = 0;
+    ftmem_entry e = config_lookup(c, "full_attention_interval");
+    ftmem_status status = FTMEM_OK;
+    if (!config_is(c, CONFIG_LINEAR)) return FTMEM_OK;
+    status = config_words(c, "layer_types", "full_attention", "linear_attention", model->layers, model->layer_kind, &given);
+    if (status == FTMEM_OK && !given) status = e.type == FTMEM_ENTRY_NULL ? config_period(c, &period) : config_whole(c, &e, FTMEM_MAX_LAYERS, false, &period);
+    for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++) {
+        bool linear = given ? model->layer_kind[i] == 1 : (i + 1) % period != 0;
+        model->layer_kind[i] = linear ? FTMEM__LAYER_LINEAR : FTMEM__LAYER_FULL;
+    }
+    return status;
+}
+
 /* modeling_deepseek_v2.py DeepseekV2DecoderLayer, or a list; and how many shared experts there are. */
 static ftmem_status config_dense_first(const config_source *c, ftmem_model *model, uint8_t *dense)
 {
@@ -1170,6 +1188,7 @@ ftmem_status ftmem__model_build(const ftmem_entry *entries, size_t count, const 
     if (status == FTMEM_OK) status = config_blocks(&c, model);
     if (status == FTMEM_OK) status = config_layers(&c, model);
     if (status == FTMEM_OK) status = config_indexer(&c, model);
+    if (status == FTMEM_OK) status = config_linear(&c, model);
     if (status == FTMEM_OK) status = config_experts(&c, model);
     return status != FTMEM_OK || !c.vision ? status : config_tower(&c, model);
 }

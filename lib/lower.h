@@ -40,8 +40,9 @@ typedef struct ftmem__param {
     bool trained;
     int64_t copies; /* equal tensors which this one stands for: of its segment, or outside the stacks */
     bool outside;
-    bool base; /* belongs to the base model (not LoRA, not a saved copy) */
-    bool idle; /* requires a gradient and never gets one: no state either */
+    bool routed; /* of the experts that a router chooses from */
+    bool base;   /* belongs to the base model (not LoRA, not a saved copy) */
+    bool idle;   /* requires a gradient and never gets one: no state either */
 } ftmem__param;
 enum { FTMEM__MAX_PARAMS = 256 };
 typedef struct ftmem__params {
@@ -117,6 +118,7 @@ typedef struct ftmem__low {
     uint8_t kind;           /* of the block: FTMEM__LAYER_... */
     uint8_t mlp;            /* FTMEM__MLP_... */
     const ftmem__var *join; /* residual that attention or MLP add in their own forward, or NULL */
+    bool routed;            /* what is declared now belongs to routed experts */
     int64_t copies;         /* what is declared now stands for so many equal tensors, each for its share of the rows; 0: one */
     bool cross;             /* attention looks at the stack before */
     const ftmem__var *bias; /* of positions, which it adds to its scores, or NULL */
@@ -193,6 +195,7 @@ ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width);       
 ftmem__var ftmem__low_layer_norm(ftmem__low *low, ftmem__var x, int64_t width); /* LayerNorm with a bias, whatever the family's is */
 ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x);
 ftmem__var ftmem__low_rms(ftmem__low *low, ftmem__var x, ftmem__var *variance); /* x / rms(x), of fp32; takes over x; variance: a name of the caller's */
+ftmem__var ftmem__low_gated_norm(ftmem__low *low, ftmem__var x, ftmem__var gate, int64_t width); /* norm(x) * silu(gate); both stay the caller's */
 /* attention.c */
 ftmem__var ftmem__low_turn(ftmem__low *low, ftmem__var x);                                                  /* (x * cos) + (rotate_half(x) * sin) */
 void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, int32_t *count);              /* locals: what the caller's frame keeps beside */
@@ -215,8 +218,11 @@ ftmem__var ftmem__low_gated(ftmem__low *low, ftmem__var x, int64_t width);      
 ftmem__var ftmem__low_plain(ftmem__low *low, ftmem__var x, int64_t width);             /* one without a gate */
 ftmem__var ftmem__low_mlp_inline(ftmem__low *low, ftmem__var x);                       /* takes over x */
 ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x);                       /* takes over x */
+ftmem__var ftmem__low_clamp(ftmem__low *low, ftmem__var x, int32_t bounds);            /* backward: a mask for each bound, and a zero; x stays the caller's */
 ftmem__var ftmem__low_softcap(ftmem__low *low, ftmem__var x);                          /* takes over x */
 ftmem__var ftmem__low_dropout_add(ftmem__low *low, ftmem__var x, ftmem__var residual); /* both stay the caller's */
+/* delta.c */
+ftmem__var ftmem__low_delta(ftmem__low *low, ftmem__var x); /* linear attention by the gated delta rule, with its projections */
 /* experts.c */
 ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x);
 /* program.c: the three kinds of segment */

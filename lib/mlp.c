@@ -59,6 +59,14 @@ static ftmem__var mlp_gelu_bloom(ftmem__tape *tape, ftmem__var x)
     return y;
 }
 
+ftmem__var ftmem__low_clamp(ftmem__low *low, ftmem__var x, int32_t bounds)
+{
+    ftmem__var y = ftmem__unary(low->tape, FTMEM__OP_CLAMP, x);
+    ftmem__node *node = ftmem__recorded(low->tape, y);
+    if (node) node->work = bounds * ftmem__round512(ftmem__bytes(FTMEM_BOOL, x.n)) + ftmem__round512(1);
+    return y;
+}
+
 /* transformers/activations.py ReLUSquaredActivation; pow is on autocast's fp32 list. */
 static ftmem__var mlp_relu2(ftmem__low *low, ftmem__var x)
 {

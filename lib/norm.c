@@ -193,7 +193,7 @@ ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x)
     bool own = family->qk_norm_kind == FTMEM__QK_OWN_WEIGHTS;
     int64_t cols = x.cols;
     ftmem__var y, whole;
-    if (family->qk_norm_kind != FTMEM__QK_WHOLE) x.cols = low->shape->d;
+    if (family->qk_norm_kind != FTMEM__QK_WHOLE) x = ftmem__shaped(x, x.n, low->shape->d);
     y = norm_kind(low, x, own ? cols : x.cols, !own && low->shape->model->norm_bias == FTMEM_ON);
     ftmem__drop(low->tape, x);
     if (own && family->norm == FTMEM__LAYER) {
@@ -201,6 +201,39 @@ ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x)
         ftmem__drop(low->tape, y);
         y = whole;
     }
-    y.cols = cols;
+    y = ftmem__shaped(y, y.n, cols);
+    return y;
+}
+
+/* modeling_qwen3_next.py Qwen3NextRMSNormGated: the norm is Llama's; the gate is widened for its silu, and so the product. */
+ftmem__var ftmem__low_gated_norm(ftmem__low *low, ftmem__var x, ftmem__var gate, int64_t width)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_NORM, width, width, low->trained), wide = ftmem__cast(tape, x, FTMEM_FP32), y, cast, act;
+    int64_t rows = x.n / width;
+    ftmem__var square = ftmem__unary(tape, FTMEM__OP_POW2, wide), mean, root;
+    tape->part = FTMEM__PART_NORM;
+    mean = ftmem__apply(tape, FTMEM__OP_MEAN, &square, 1, rows, 1, FTMEM_FP32);
+    ftmem__drop(tape, square);
+    root = ftmem__unary(tape, FTMEM__OP_SHIFT, mean);
+    square = ftmem__unary(tape, FTMEM__OP_RSQRT, root);
+    ftmem__drop(tape, root);
+    y = ftmem__binary(tape, FTMEM__OP_MUL, wide, square);
+    ftmem__drop(tape, square);
+    ftmem__drop(tape, wide);
+    cast = ftmem__cast(tape, y, x.dtype);
+    act = ftmem__binary(tape, FTMEM__OP_MUL, w, cast);
+    ftmem__drop(tape, cast);
+    ftmem__drop(tape, y);
+    y = act;
+    act = ftmem__cast(tape, gate, FTMEM_FP32);
+    cast = ftmem__unary(tape, FTMEM__OP_SILU, act);
+    ftmem__drop(tape, act);
+    act = ftmem__binary(tape, FTMEM__OP_MUL, y, cast);
+    ftmem__drop(tape, cast);
+    ftmem__drop(tape, y);
+    y = ftmem__cast(tape, act, x.dtype);
+    ftmem__drop(tape, act);
+    ftmem__drop(tape, mean);
     return y;
 }

@@ -158,7 +158,7 @@ static ftmem__var ssm_step(ftmem__low *low, ftmem__var dt)
     wide = ftmem__cast(tape, y, low->shape->autocast ? FTMEM_FP32 : y.dtype);
     ssm_replace(tape, &y, ftmem__unary(tape, FTMEM__OP_SOFTPLUS, wide));
     ftmem__drop(tape, wide);
-    ssm_replace(tape, &y, ftmem__unary(tape, FTMEM__OP_CLAMP, y));
+    ssm_replace(tape, &y, ftmem__low_clamp(low, y, 2)); /* time_step_limit: 0 and infinity */
     return y;
 }
 
@@ -293,7 +293,7 @@ static ftmem__var ssm_convolution(ftmem__low *low, ftmem__var x, const ssm_sizes
 {
     ftmem__tape *tape = low->tape;
     const ftmem__shape *shape = low->shape;
-    int64_t k = shape->model->ssm_conv, length = shape->s + k - 1, n = low->b * z->conv * length;
+    int64_t k = shape->model->conv_kernel, length = shape->s + k - 1, n = low->b * z->conv * length;
     ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_NORM, z->conv * k, k, low->trained), b, own, y, in[3];
     bool bias = shape->model->ssm_conv_bias == FTMEM_ON;
     int32_t dtype = shape->autocast ? shape->autocast : w.dtype, i;
@@ -343,9 +343,9 @@ static ftmem__var ssm_gated_norm(ftmem__low *low, ftmem__var x, ftmem__var gate,
     ftmem__drop(tape, gate32);
     ssm_replace(tape, &wide, ssm_times(low, wide, act));
     ftmem__drop(tape, act);
-    wide.cols = z->inner / low->shape->model->ssm_groups;
+    wide = ftmem__shaped(wide, wide.n, z->inner / low->shape->model->ssm_groups);
     y = ftmem__low_rms(low, wide, &variance);
-    y.cols = z->inner;
+    y = ftmem__shaped(y, y.n, z->inner);
     own = ftmem__cast(tape, y, x.dtype);
     ftmem__drop(tape, y);
     y = ftmem__binary(tape, FTMEM__OP_MUL, w, own);
@@ -384,16 +384,16 @@ ftmem__var ftmem__low_ssm(ftmem__low *low, ftmem__var x)
     ftmem__var own = ssm_padding(low, ftmem__keep(tape, x)), projected, part[3], a, convolved, scanned, y;
     int32_t i;
     tape->part = FTMEM__PART_SSM;
-    projected = ftmem__low_linear(low, FTMEM_ROLE_SSM_IN, own, z.wide, bias);
+    projected = ftmem__low_linear(low, FTMEM_ROLE_MIXER_IN, own, z.wide, bias);
     a = ssm_a(low);
     n[0] = low->tokens * z.inner, n[1] = low->tokens * z.conv, n[2] = low->tokens * shape->model->ssm_heads;
     ftmem__split(tape, projected, 3, n, part);
     scanned = ssm_mix(low, part, a, &z, own, &convolved);
     ssm_replace(tape, &scanned, ssm_gated_norm(low, scanned, part[0], &z));
     y = ftmem__cast(tape, scanned, x.dtype);
-    y.cols = z.inner;
-    convolved.cols = z.conv;
-    ssm_replace(tape, &y, ftmem__low_linear(low, FTMEM_ROLE_SSM_OUT, y, shape->h, bias));
+    y = ftmem__shaped(y, y.n, z.inner);
+    convolved = ftmem__shaped(convolved, convolved.n, z.conv);
+    ssm_replace(tape, &y, ftmem__low_linear(low, FTMEM_ROLE_MIXER_OUT, y, shape->h, bias));
     ftmem__drop(tape, convolved);
     ftmem__drop(tape, scanned);
     for (i = 0; i < 3; i++) ftmem__drop(tape, part[i]);

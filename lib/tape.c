@@ -195,7 +195,7 @@ static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var 
     node->flops = 0;
     node->held = node->fourth = 0;
     node->saves = false;
-    if (!tape->replay) node->grad[0] = node->grad[1] = node->grad[2] = -1;
+    if (!tape->replay) node->grad[0] = node->grad[1] = node->grad[2] = node->grad[3] = -1;
     node->op = (uint8_t)op;
     node->inputs = (uint8_t)count;
     node->outs = 1;
@@ -400,10 +400,8 @@ void ftmem__split(ftmem__tape *tape, ftmem__var x, int32_t count, const int64_t 
     int32_t i;
     if (node) node->outs = (uint8_t)count;
     for (i = 0; i < count; i++) {
-        out[i] = ftmem__keep(tape, whole);
-        out[i].n = n[i];
-        out[i].cols = x.cols * n[i] / x.n;
-        out[i].slot = (uint8_t)i;
+        out[i] = ftmem__shaped(ftmem__keep(tape, whole), n[i], x.cols * n[i] / x.n);
+        out[i].slot = (uint64_t)i & 3;
     }
     ftmem__drop(tape, whole);
 }

@@ -349,6 +349,8 @@ def read_oracle(job, configs, options):
     listed = (r.get("lora_modules") or "").split()
     if "experts" in listed:  # a wrapper of the experts' 3-D parameters, nested: what all-linear gives
         listed = ["all-linear"]
+    if "experts." in r["targets"]:  # LoraConfig.target_parameters among the target modules
+        listed = r["targets"].split(",")
     f["targets"] = listed if listed else oracle_targets(model, r["targets"])
 
 

@@ -129,3 +129,30 @@ def test_encoders_and_vision(row: dict[str, str]) -> None:
     if row["lora_r16_all_linear_trainable"]:
         prediction = ftmem.prepare(config, task=task, method="lora", rank=16, target_modules="all-linear").predict()
         assert (prediction.parameters, prediction.trainable) == (int(row["params"]), int(row["lora_r16_all_linear_trainable"]))
+
+
+# Experts of a block are gate, up and down: 3 x hidden x width each.
+ACTIVE = {
+    # 32 blocks of 8 experts, 2 chosen: 46702792704 - 6 x 32 x 3 x 4096 x 14336, the 12.9 B of arXiv 2401.04088
+    "mistralai__Mixtral-8x7B-v0.1": 12_879_925_248,
+    # 48 blocks of 128 experts, 8 chosen: 30532122624 - 120 x 48 x 3 x 2048 x 768, the 3.3 B of its model card
+    "Qwen__Qwen3-30B-A3B": 3_353_032_704,
+    # 58 blocks of 256 experts, 8 chosen, after 3 dense ones: 671026404352 - 248 x 58 x 3 x 7168 x 2048, the 37 B of arXiv 2412.19437
+    "deepseek-ai__DeepSeek-V3": 37_552_282_624,
+    # 24 blocks of 32 experts with biases, 4 chosen: 20914757184 - 28 x 24 x (3 x 2880 x 2880 + 2 x 2880 + 2880); without the
+    # embedding's 579133440 it is the 3.61 B of arXiv 2508.10925
+    "openai__gpt-oss-20b": 4_187_440_704,
+    "Qwen__Qwen3-0.6B": 596_049_920,  # dense: all
+}
+
+
+@pytest.mark.parametrize("name", ACTIVE)
+def test_active_parameters(name: str) -> None:
+    for keywords in ({}, {"method": "lora", "rank": 16, "target_modules": "all-linear"}):
+        assert ftmem.prepare(config_of(name), seq_len=8, **keywords).predict().counts.active == ACTIVE[name]
+
+
+@pytest.mark.parametrize("version", [447, 500])
+def test_active_parameters_of_experts_apart(version: int) -> None:
+    job = ftmem.prepare(config_of("mistralai__Mixtral-8x7B-v0.1"), seq_len=8, transformers_version=version)
+    assert job.predict().counts.active == ACTIVE["mistralai__Mixtral-8x7B-v0.1"]
