@@ -1,6 +1,7 @@
 /* From the caller's job to one that needs no more questions: import, ranges, defaults, contradictions. */
 #include "job.h"
 #include "method.h"
+#include "optimizer.h"
 
 /* -------------------------------------------------------------------------------------------------- sentences */
 
@@ -221,6 +222,14 @@ static int64_t job_split_tokens(const ftmem_job *job)
     return job->micro_batch * ((job->sequence + 7) / 8);
 }
 
+static void job_fill_optimizer(ftmem__case *c)
+{
+    const ftmem__optimizer *o = ftmem__optimizer_of(&c->job);
+    if (o->full_only) JOB_DEFAULT(job, optimizer_rank, 128)
+    JOB_DEFAULT(job, optimizer_in_backward, o->in_backward ? FTMEM_ON : FTMEM_OFF)
+    JOB_DEFAULT(job, grad_scaler, c->job.autocast == FTMEM_FP16 ? FTMEM_ON : FTMEM_OFF)
+}
+
 static void job_fill_training(ftmem__case *c)
 {
     JOB_ASSUME(job, dtype, FTMEM_BF16)
@@ -238,7 +247,7 @@ static void job_fill_training(ftmem__case *c)
     JOB_DEFAULT(job, offload_checkpoints, FTMEM_OFF)
     JOB_DEFAULT(job, bitsandbytes_version, 50)
     JOB_DEFAULT(job, varied_lengths, FTMEM_OFF)
-    JOB_DEFAULT(job, optimizer_rank, 128)
+    job_fill_optimizer(c);
     if (c->job.loss == FTMEM_LOSS_CHUNKED) JOB_DEFAULT(job, loss_chunk_tokens, 256)
     if (c->job.loss == FTMEM_LOSS_SPLIT) JOB_DEFAULT(job, loss_chunk_tokens, job_split_tokens(&c->job))
 }
@@ -644,6 +653,36 @@ static ftmem_status job_check_precision(const ftmem__case *c, ftmem_error *error
     return FTMEM_OK;
 }
 
+static ftmem_status job_fail_optimizer(const ftmem__case *c, ftmem_status status, const char *why, ftmem_error *error)
+{
+    const char *name = ftmem_enum_name("optimizer", c->job.optimizer);
+    job_sentence s;
+    s.text = ftmem__text_in(s.message, sizeof s.message);
+    ftmem__put(&s.text, "job.optimizer is ");
+    ftmem__put(&s.text, name);
+    ftmem__put(&s.text, why);
+    return ftmem__fail(error, status, "job.optimizer", name, s.message);
+}
+
+static ftmem_status job_check_optimizer(const ftmem__case *c, ftmem_error *error)
+{
+    const ftmem_job *job = &c->job;
+    const ftmem__optimizer *o = ftmem__optimizer_of(job);
+    if (o->full_only && c->adapter.kind != FTMEM_ADAPTER_NONE)
+        return job_fail_optimizer(c, FTMEM_E_UNSUPPORTED, ", which is not modelled over adapters", error);
+    if (job->optimizer_rank != 0 && !o->full_only)
+        return job_conflict_int("job.optimizer_rank", job->optimizer_rank, ", but job.optimizer projects no gradients", error);
+    if (o->in_backward && job->optimizer_in_backward == FTMEM_OFF)
+        return job_fail_optimizer(c, FTMEM_E_CONFLICT, ", which updates in backward, but job.optimizer_in_backward is off", error);
+    if (job->optimizer_in_backward == FTMEM_ON && job->accumulation > 1)
+        return job_conflict_int("job.accumulation", job->accumulation, ", but gradients are gone with each backward (job.optimizer_in_backward)", error);
+    if (job->optimizer_in_backward == FTMEM_ON && (ftmem__family_of(&c->model)->encoder || ftmem__family_of(&c->model)->shared_blocks))
+        return job_fail_optimizer(c, FTMEM_E_UNSUPPORTED, " in backward, which is not modelled for stacks and blocks that share tensors", error);
+    if (job->optimizer_in_backward == FTMEM_ON && job->master_weights == FTMEM_ON)
+        return job_fail_optimizer(c, FTMEM_E_UNSUPPORTED, " in backward, which is not modelled over fp32 master copies", error);
+    return FTMEM_OK;
+}
+
 static ftmem_status job_check_loss(const ftmem__case *c, ftmem_error *error)
 {
     const ftmem_job *job = &c->job;
@@ -739,7 +778,7 @@ static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
         job_check_adapter_layers, job_check_freeze,       job_check_freeze_layers,  job_check_precision,
         job_check_loss,           job_check_idle,         job_check_sequence,       job_check_gpu,
         job_check_stacks,         job_check_task,         job_check_attention,      job_check_experts,
-        job_check_version,
+        job_check_optimizer,      job_check_version,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);

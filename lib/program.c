@@ -628,7 +628,8 @@ static ftmem__var program_embedding_weight(ftmem__low *low)
     ftmem__var w;
     if (shape->crossed && !shape->fed_features) return program_shared_embedding(low, n, trained);
     w = ftmem__low_parameter(low, FTMEM_ROLE_EMBED, n, width, trained);
-    if (shape->crossed && shape->tied && trained) w.node = FTMEM__JOINED_LEAF; /* the encoder's backward is still to come */
+    if (shape->crossed && shape->tied && trained) w.node = FTMEM__JOINED_LEAF;    /* the encoder's backward is still to come */
+    if (shape->tied && trained && low->tape->update) w.node = FTMEM__JOINED_LEAF; /* the head's gradient waits, and both are used up here */
     return shape->embed_copy ? ftmem__low_copy(low, FTMEM_ROLE_EMBED, n, width) : w;
 }
 
