@@ -222,6 +222,8 @@ typedef struct ftmem__family {
                                             decoder's own config (modeling_t5.py T5Stack) */
     bool loss_own_dtype;          /* CrossEntropyLoss of the logits as they are, in the model's own forward (modeling_t5.py, modeling_bert.py) */
     bool down_never_quantized;    /* _keep_in_fp32_modules has the down projection (modeling_t5.py) */
+    int32_t since;                /* the version of transformers that has this code; 0: any that is modelled */
+    bool out_proj_refused;        /* peft/tuners/tuners_utils.py _check_lora_target_modules_mamba */
     bool window_mask_made;        /* a mask of windows is made even where no block has one (modeling_qwen2_moe.py: sliding_window becomes 0) */
     bool joined_only;             /* only the classes of transformers 5 are modelled, where all experts are one tensor */
     bool shared_gated;            /* the shared expert comes first, and is weighed by a sigmoid (modeling_qwen2_moe.py) */

@@ -556,8 +556,18 @@ static ftmem_status job_fail_targets(const ftmem__case *c, ftmem_status status, 
     return ftmem__fail_int(error, status, "adapter.targets", c->adapter.targets, s.message);
 }
 
+/* peft/tuners/tuners_utils.py _check_lora_target_modules_mamba: kernels would read that weight past its adapter. */
+static bool job_out_proj_refused(const ftmem__case *c)
+{
+    const ftmem_adapter *a = &c->adapter;
+    bool lora = a->kind != FTMEM_ADAPTER_NONE && (a->kind <= FTMEM_ADAPTER_LORA_FA || a->kind == FTMEM_ADAPTER_ADALORA);
+    return lora && ftmem__family_of(&c->model)->out_proj_refused && (a->targets >> FTMEM_ROLE_MIXER_OUT & 1u) != 0;
+}
+
 static ftmem_status job_check_targets(const ftmem__case *c, ftmem_error *error)
 {
+    if (job_takes_targets(c) && job_out_proj_refused(c))
+        return job_fail_targets(c, FTMEM_E_CONFLICT, ", but PEFT refuses out_proj (mixer_out), which all-linear means too: name the others; ", error);
     if (!job_takes_targets(c) || job_matching_targets(c, c->adapter.targets)) return FTMEM_OK;
     if (c->adapter.targets == 0) return job_fail_targets(c, FTMEM_E_MISSING, ", but PEFT has no default for this family: ", error);
     return job_fail_targets(c, FTMEM_E_CONFLICT, ", which matches nothing: ", error);
@@ -614,6 +624,13 @@ static ftmem_status job_check_attention(const ftmem__case *c, ftmem_error *error
 {
     if (c->job.attention != FTMEM_FLASH2 || !ftmem__family_of(&c->model)->no_flash) return FTMEM_OK;
     return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.attention", "flash2", "job.attention is flash2, which transformers refuses for this family.");
+}
+
+static ftmem_status job_check_version(const ftmem__case *c, ftmem_error *error)
+{
+    if (c->job.transformers_version >= ftmem__family_of(&c->model)->since) return FTMEM_OK;
+    return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.transformers_version", c->job.transformers_version,
+                           "job.transformers_version is older than the code of this family that is modelled: the model's repository would bring its own");
 }
 
 static ftmem_status job_check_experts(const ftmem__case *c, ftmem_error *error)
@@ -793,7 +810,7 @@ static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
         job_check_adapter_layers, job_check_freeze,       job_check_freeze_layers,  job_check_precision,
         job_check_loss,           job_check_idle,         job_check_sequence,       job_check_gpu,
         job_check_stacks,         job_check_task,         job_check_attention,      job_check_experts,
-        job_check_optimizer,      job_check_images,
+        job_check_optimizer,      job_check_images,       job_check_version,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);

@@ -230,7 +230,8 @@ static void tape_save_by_row(ftmem__tape *tape, ftmem__node *node, const ftmem__
     case TAPE_INPUT: tape_save(tape, node, in[0].store); break;
     case TAPE_OUTPUT: tape_save(tape, node, out); break;
     case TAPE_INPUTS:
-        for (i = 0; i < node->inputs; i++) tape_save(tape, node, in[i].store);
+        for (i = 0; i < node->inputs && !(i == 2 && tape_rows[node->op].backward == TAPE_CONV); i++)
+            tape_save(tape, node, in[i].store); /* of a bias the size alone */
         break;
     case TAPE_CROSS:
         if (in[1].grad) tape_save(tape, node, in[0].store);

@@ -369,6 +369,9 @@ static void test_unsupported(void **state)
         { "model_type=gemma3_text use_bidirectional_attention=true", "use_bidirectional_attention", "true", "causal", FTMEM_E_UNSUPPORTED },
         { "model_type=falcon attention_dropout=0.1", "attention_dropout", "0.1", "Falcon", FTMEM_E_UNSUPPORTED },
         { "model_type=qwen2 num_hidden_layers=1 layer_types.0=linear_attention", "layer_types.0", "linear_attention", "full_attention", FTMEM_E_UNSUPPORTED },
+        { "model_type=nemotron_h mamba_hidden_act=gelu", "mamba_hidden_act", "gelu", "silu", FTMEM_E_UNSUPPORTED },
+        { "model_type=nemotron_h hybrid_override_pattern=MEX", "hybrid_override_pattern", "MEX", "letters", FTMEM_E_UNSUPPORTED },
+        { "model_type=nemotron_h layers_block_type.0=conv", "layers_block_type.0", "conv", "linear_attention", FTMEM_E_UNSUPPORTED },
         { "model_type=smollm3 use_sliding_window=true sliding_window=64", "use_sliding_window", "true", "without rotation", FTMEM_E_UNSUPPORTED },
     };
     (void)state;
