@@ -222,12 +222,17 @@ static int64_t job_split_tokens(const ftmem_job *job)
     return job->micro_batch * ((job->sequence + 7) / 8);
 }
 
+static bool job_trains_fp16(const ftmem__case *c)
+{
+    return c->adapter.kind == FTMEM_ADAPTER_NONE && c->job.dtype == FTMEM_FP16;
+}
+
 static void job_fill_optimizer(ftmem__case *c)
 {
     const ftmem__optimizer *o = ftmem__optimizer_of(&c->job);
     if (o->full_only) JOB_DEFAULT(job, optimizer_rank, 128)
     JOB_DEFAULT(job, optimizer_in_backward, o->in_backward ? FTMEM_ON : FTMEM_OFF)
-    JOB_DEFAULT(job, grad_scaler, c->job.autocast == FTMEM_FP16 ? FTMEM_ON : FTMEM_OFF)
+    JOB_DEFAULT(job, grad_scaler, c->job.autocast == FTMEM_FP16 && !job_trains_fp16(c) ? FTMEM_ON : FTMEM_OFF)
 }
 
 static void job_fill_training(ftmem__case *c)
@@ -668,6 +673,10 @@ static ftmem_status job_check_optimizer(const ftmem__case *c, ftmem_error *error
 {
     const ftmem_job *job = &c->job;
     const ftmem__optimizer *o = ftmem__optimizer_of(job);
+    if (job->grad_scaler == FTMEM_ON && job_trains_fp16(c))
+        return ftmem__fail(
+            error, FTMEM_E_CONFLICT, "job.grad_scaler", "on",
+            "job.grad_scaler is on, but job.dtype is fp16: torch refuses to unscale fp16 gradients (keep the weights in fp32, with job.autocast)");
     if (o->full_only && c->adapter.kind != FTMEM_ADAPTER_NONE)
         return job_fail_optimizer(c, FTMEM_E_UNSUPPORTED, ", which is not modelled over adapters", error);
     if (job->optimizer_rank != 0 && !o->full_only)

@@ -345,6 +345,7 @@ void ftmem__totals_fill(ftmem__totals *t, const ftmem__walk *walk)
         if (p->trained) optimizer_add(t, walk->shape.job, p, count);
         optimizer_regular(&t->regular, &walk->shape, p, count);
     }
+    t->scaler_bytes = walk->shape.job->grad_scaler == FTMEM_ON ? 1024 : 0;
     optimizer_update(t, walk);
     optimizer_batch(t, walk);
     t->resident = t->buffer_bytes + t->batch_bytes;

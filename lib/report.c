@@ -258,6 +258,7 @@ static void report_weights(report *r)
     report_bytes(r, FTMEM_CLASS_BUFFERS, t->buffer_bytes + (eval ? t->eval_batch_bytes : t->batch_bytes), FTMEM__OP_TABLE, FTMEM__PART_BATCH);
     report_bytes(r, FTMEM_CLASS_MASTER, m->phase == FTMEM_PHASE_LOAD ? 0 : t->master_bytes, FTMEM__OP_STATE, FTMEM__PART_OPTIMIZER);
     if (states) report_states(r);
+    report_bytes(r, FTMEM_CLASS_STATES, m->phase < FTMEM_PHASE_BACKWARD ? 0 : t->scaler_bytes, FTMEM__OP_STATE, FTMEM__PART_OPTIMIZER);
     report_bytes(r, FTMEM_CLASS_WORKSPACE, m->phase == FTMEM_PHASE_LOAD ? 0 : t->workspace_bytes * (m->workspaces_both ? 2 : 1), FTMEM__OP_CUBLAS,
                  FTMEM__PART_OPTIMIZER);
 }

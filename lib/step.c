@@ -4,13 +4,14 @@
 typedef struct step_run {
     ftmem__step *step;
     const ftmem__walk *walk;
-    int64_t level; /* alive now, the running segment not counted beyond what it started with */
-    int64_t held;  /* logits that the loop holds from an earlier forward */
-    int64_t leaf;  /* and what its loss keeps through the graph */
-    int64_t frame; /* the embedding, held by the base model's frame beyond its use */
-    int32_t stack; /* that runs */
-    int64_t sides; /* of the level: what segments read that others have made */
-    int32_t first; /* FTMEM_PHASE_FORWARD or FTMEM_PHASE_FORWARD2 */
+    int64_t level;  /* alive now, the running segment not counted beyond what it started with */
+    int64_t held;   /* logits that the loop holds from an earlier forward */
+    int64_t leaf;   /* and what its loss keeps through the graph */
+    int64_t frame;  /* the embedding, held by the base model's frame beyond its use */
+    int32_t stack;  /* that runs */
+    int64_t scaler; /* bytes of the gradient scaler, once it exists */
+    int64_t sides;  /* of the level: what segments read that others have made */
+    int32_t first;  /* FTMEM_PHASE_FORWARD or FTMEM_PHASE_FORWARD2 */
     bool later_micro, both, released;
 } step_run;
 
@@ -357,6 +358,15 @@ static void step_optimizer(step_run *run)
     step_moment(run, run->first + 3, f, 0, -1, -1);
 }
 
+/* torch/amp/grad_scaler.py: the scale and its growth tracker come with the first loss; a scaled loss beside each. */
+static void step_scale(step_run *run)
+{
+    int64_t scaler = run->step->totals.scaler_bytes;
+    if (scaler == 0) return;
+    run->level += 512 + scaler - run->scaler;
+    run->scaler = scaler;
+}
+
 /* One optimizer step: its micro-batches (the second stands for all later ones), then the update. */
 static void step_once(step_run *run, int64_t states)
 {
@@ -367,14 +377,16 @@ static void step_once(step_run *run, int64_t states)
     for (micro = 0; micro < micros; micro++) {
         run->later_micro = micro > 0;
         run->both = !first_step || micro > 0;
-        run->level = base + t->workspace_bytes * (run->both ? 2 : 1) + (run->later_micro ? t->gradient_bytes : 0) + run->held + run->leaf;
+        run->level = base + run->scaler + t->workspace_bytes * (run->both ? 2 : 1) + (run->later_micro ? t->gradient_bytes : 0) + run->held + run->leaf;
         before = run->level - run->held - run->leaf;
         step_forward(run);
         if (first_step && micro == 0) run->step->kept_bytes = run->level - before - run->held - t->narrowed_bytes;
+        step_scale(run);
         step_backward(run);
         run->both = true;
     }
     run->level = t->resident - t->narrowed_bytes + t->master_bytes + t->state_bytes + t->gradient_bytes + 2 * t->workspace_bytes + run->held + run->leaf;
+    run->level += run->scaler ? run->scaler + 512 : 0; /* found_inf */
     step_optimizer(run);
     if (run->walk->shape.job->loss != FTMEM_LOSS_LOOP) run->held = run->leaf = 0;
 }
@@ -394,7 +406,8 @@ static void step_eval(step_run *run)
     run->both = true;
     run->later_micro = false;
     run->frame = 0;
-    run->level = t->resident - t->narrowed_bytes - t->batch_bytes + t->eval_batch_bytes + t->master_bytes + t->state_bytes + 2 * t->workspace_bytes;
+    run->level =
+        t->resident - t->narrowed_bytes - t->batch_bytes + t->eval_batch_bytes + t->master_bytes + t->state_bytes + run->scaler + 2 * t->workspace_bytes;
     if (job->eval_keep_logits == FTMEM_ON)
         logits = ftmem__round512(ftmem__bytes(walk->shape.autocast ? FTMEM_FP32 : walk->shape.dtype, tokens * walk->shape.vocab));
     joined.peak = 4 * logits;
@@ -475,7 +488,7 @@ void ftmem__step_run(ftmem__step *step)
     step_once(&run, ftmem__optimizer_of(step->walk->shape.job)->from_start ? t->state_bytes : 0);
     run.first = FTMEM_PHASE_FORWARD2;
     step_once(&run, t->state_bytes);
-    step_still(&run, FTMEM_PHASE_SAVE, t->resident - t->narrowed_bytes + t->master_bytes + t->state_bytes + 2 * t->workspace_bytes);
+    step_still(&run, FTMEM_PHASE_SAVE, t->resident - t->narrowed_bytes + t->master_bytes + t->state_bytes + run.scaler + 2 * t->workspace_bytes);
     if (step->walk->shape.job->eval == FTMEM_ON) step_eval(&run);
     for (p = 0; p < FTMEM_PHASE_END; p++)
         if (step->phase[p].bytes > step->peak.bytes) step->peak = step->phase[p];
