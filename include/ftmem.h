@@ -253,6 +253,14 @@ enum {
     FTMEM_TASK_IMAGE_CLASSIFY = 5, FTMEM_TASK_END = 6
 };
 
+/* What torch.compile compiles, for ftmem_job.compile; a set is an OR. What a compiled graph keeps is decided by its partitioner
+   (torch/_functorch/partitioners.py min_cut_rematerialization_partition): inputs of matrix products and what products and
+   reductions made; what lies between is computed again, fused. */
+enum {
+    FTMEM_COMPILE_BLOCKS = 1, /* each block a graph (torchtune's compile_model, transformers' layers) */
+    FTMEM_COMPILE_LOSS = 2    /* the cross-entropy a graph; logits are not widened */
+};
+
 /* Kernels that replace what transformers writes out, for ftmem_job.kernels; a set is an OR. Each is a rule row (lib/ops.inc). */
 enum {
     FTMEM_FUSED_NORM = 1,  /* RMSNorm in one kernel: Liger-Kernel, Unsloth, fms-acceleration */
@@ -342,7 +350,7 @@ enum { FTMEM_FROM_EXACT = 1, FTMEM_FROM_RULE = 2, FTMEM_FROM_CALIBRATION = 3, FT
 
 /* Each enum above has a name table: "dtype", "family", "tower", "activation", "adapter", "quant", "optimizer", "attention", "kernel",
    "recompute", "loss", "mask", "task", "stack", "role", "class", "phase", "verdict", "switch"; "part", "fused" and "vendor" name
-   the bits of ftmem_job.freeze and ftmem_job.kernels and the values of ftmem_gpu.vendor. */
+   the bits of ftmem_job.freeze, ftmem_job.kernels and ftmem_job.compile and the values of ftmem_gpu.vendor. */
 FTMEM_API const char *ftmem_enum_name(const char *enum_name, int32_t value); /* NULL if there is none */
 FTMEM_API ftmem_status ftmem_enum_parse(const char *enum_name, const char *text, int32_t *value, ftmem_error *error);
 
@@ -569,7 +577,7 @@ typedef struct ftmem_job {
     int32_t outputs_fp32;         /* switch: accelerate converts the outputs of an autocast forward to fp32; AUTO: off */
     int32_t use_cache;            /* switch: the model returns keys and values, and its outputs hold them (transformers 4, use_cache left on); AUTO: off */
     int32_t varied_lengths;       /* switch: rows of a run differ in length, so that cached blocks fit badly (reserved and process); AUTO: off */
-    int32_t reserved2;
+    int32_t compile;              /* OR of FTMEM_COMPILE_...: what torch.compile compiles; 0: nothing. Blocks: of RMSNorm, whole rotation and a gated MLP only */
     int32_t stack_version;        /* of the stack, major x 100 + minor; 0: the newest that the table knows */
     int32_t bitsandbytes_version; /* major x 100 + minor, 43 = 0.43; 0: 50. Before 0.43 a 4-bit linear keeps its input */
     int32_t offload_checkpoints;  /* switch: what checkpoints keep goes to CPU memory (Unsloth, torchtune); AUTO: off */

@@ -180,7 +180,7 @@ void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, in
         if (fused && !whole && !pairs && !qk[i].joined && !qk[i].parted)
             attention_swap(low->tape, &qk[i], ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, qk[i]));
     }
-    if (whole && shape->job->kernels & FTMEM_FUSED_ROPE) attention_rotate_fused(low->tape, qk);
+    if (whole && low->kernels & FTMEM_FUSED_ROPE) attention_rotate_fused(low->tape, qk);
     else if (whole) attention_rotate_whole(low, qk);
     else if (shape->family->turn == FTMEM__TURN_HALVES) attention_rotate_halves(low, qk);
     else if (pairs) attention_rotate_pairs(low, qk, locals, count);

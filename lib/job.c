@@ -413,6 +413,30 @@ static ftmem_status job_check_dora(const ftmem__case *c, ftmem_error *error)
     return FTMEM_OK;
 }
 
+static const char *job_uncompiled(const ftmem__case *c)
+{
+    const ftmem_job *job = &c->job;
+    const ftmem__family *family = ftmem__family_of(&c->model);
+    bool rms = family->norm == FTMEM__RMS || family->norm == FTMEM__RMS_FP32_WEIGHT;
+    if (job->compile & FTMEM_COMPILE_LOSS && job->stack != FTMEM_STACK_TORCHTUNE) return "job.compile has the loss, which is modelled for torchtune only";
+    if (!(job->compile & FTMEM_COMPILE_BLOCKS)) return NULL;
+    if (!rms || family->mlp != FTMEM__GATED || c->model.experts || family->encoder || c->model.tower)
+        return "job.compile has blocks, which is modelled for RMSNorm and a gated MLP of two linears";
+    if (family->positions > FTMEM__ROPE_INTERLEAVED || c->model.rotary_dim != c->model.head_dim || family->turn)
+        return "job.compile has blocks, which is modelled for heads that rotate as in Llama";
+    if (job->attention == FTMEM_EAGER || job->autocast || c->model.attention_dropout > 0)
+        return "job.compile has blocks, which is modelled for sdpa and flash attention, without autocast and dropout";
+    if (c->adapter.kind != FTMEM_ADAPTER_NONE && (c->adapter.dtype == FTMEM_FP32 || c->adapter.dropout > 0 || c->adapter.kind > FTMEM_ADAPTER_QLORA))
+        return "job.compile has blocks, which is modelled for full fine-tuning and LoRA in the model's dtype without dropout";
+    return NULL;
+}
+
+static ftmem_status job_check_compile(const ftmem__case *c, ftmem_error *error)
+{
+    const char *why = job_uncompiled(c);
+    return why ? ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.compile", "given", why) : FTMEM_OK;
+}
+
 static ftmem_status job_fail_quant(const ftmem__case *c, ftmem_status status, const char *message, ftmem_error *error)
 {
     return ftmem__fail(error, status, "adapter.quant", ftmem_enum_name("quant", c->adapter.quant), message);
@@ -819,7 +843,7 @@ static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
         job_check_adapter_layers, job_check_freeze,       job_check_freeze_layers,  job_check_precision,
         job_check_loss,           job_check_idle,         job_check_sequence,       job_check_gpu,
         job_check_stacks,         job_check_task,         job_check_attention,      job_check_experts,
-        job_check_optimizer,      job_check_images,       job_check_version,
+        job_check_optimizer,      job_check_images,       job_check_version,        job_check_compile,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);

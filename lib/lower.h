@@ -40,9 +40,10 @@ typedef struct ftmem__param {
     bool trained;
     int64_t copies; /* equal tensors which this one stands for: of its segment, or outside the stacks */
     bool outside;
-    bool routed; /* of the experts that a router chooses from */
-    bool base;   /* belongs to the base model (not LoRA, not a saved copy) */
-    bool idle;   /* requires a gradient and never gets one: no state either */
+    int32_t kernels; /* OR of FTMEM_FUSED_..., job.kernels and what compiling makes of a block */
+    bool routed;     /* of the experts that a router chooses from */
+    bool base;       /* belongs to the base model (not LoRA, not a saved copy) */
+    bool idle;       /* requires a gradient and never gets one: no state either */
 } ftmem__param;
 enum { FTMEM__MAX_PARAMS = 256 };
 typedef struct ftmem__params {
@@ -124,6 +125,7 @@ typedef struct ftmem__low {
     uint8_t kind;            /* of the block: FTMEM__LAYER_... */
     uint8_t mlp;             /* FTMEM__MLP_... */
     const ftmem__var *join;  /* residual that attention or MLP add in their own forward, or NULL */
+    int32_t kernels;         /* OR of FTMEM_FUSED_..., job.kernels and what compiling makes of a block */
     bool routed;             /* what is declared now belongs to routed experts */
     int64_t copies;          /* what is declared now stands for so many equal tensors, each for its share of the rows; 0: one */
     bool cross;              /* attention looks at the stack before */

@@ -130,7 +130,7 @@ ftmem__var ftmem__low_gated(ftmem__low *low, ftmem__var x, int64_t f)
     bool bias = low->shape->model->mlp_bias == FTMEM_ON;
     ftmem__var fused;
     if (ftmem__low_fused_mlp(low, x, f, &fused)) return fused;
-    if (low->shape->job->kernels & FTMEM_FUSED_MLP) return mlp_gated_kernel(low, x, f, bias);
+    if (low->kernels & FTMEM_FUSED_MLP) return mlp_gated_kernel(low, x, f, bias);
     ftmem__var act = ftmem__low_activation(low, ftmem__low_linear(low, FTMEM_ROLE_GATE, x, f, bias)), up, product, y;
     up = ftmem__low_linear(low, FTMEM_ROLE_UP, x, f, bias);
     product = ftmem__binary(tape, FTMEM__OP_MUL, act, up);

@@ -18,6 +18,9 @@ static bool walk_recomputed(const ftmem__walk *walk, int64_t layer)
     return job->recompute != FTMEM_RECOMPUTE_NONE && (job->recompute_every == 1 || layer % job->recompute_every == 0);
 }
 
+/* A compiled block keeps what these kernels keep: a norm its input and a number a row, the rotation nothing, the MLP gate and up. */
+enum { WALK_COMPILED = FTMEM_FUSED_NORM | FTMEM_FUSED_ROPE | FTMEM_FUSED_MLP };
+
 static ftmem__low walk_low(ftmem__walk *walk, int32_t stack, const ftmem__kind *kind, int32_t pass)
 {
     const ftmem__shape *shape = walk->stack[stack].shape;
@@ -33,6 +36,7 @@ static ftmem__low walk_low(ftmem__walk *walk, int32_t stack, const ftmem__kind *
     low.kind = kind ? ftmem__layer_attention(kind->kind) : 0;
     low.mlp = kind ? ftmem__layer_mlp(kind->kind) : 0;
     low.first = kind && kind->first;
+    low.kernels = shape->job->kernels | (kind && (shape->job->compile & FTMEM_COMPILE_BLOCKS) ? WALK_COMPILED : 0);
     return low;
 }
 

@@ -248,6 +248,8 @@ class _Lib:
     FTMEM_TASK_TOKEN_CLASSIFY: Final[int]
     FTMEM_TASK_IMAGE_CLASSIFY: Final[int]
     FTMEM_TASK_END: Final[int]
+    FTMEM_COMPILE_BLOCKS: Final[int]
+    FTMEM_COMPILE_LOSS: Final[int]
     FTMEM_FUSED_NORM: Final[int]
     FTMEM_FUSED_ROPE: Final[int]
     FTMEM_FUSED_MLP: Final[int]

@@ -310,6 +310,9 @@ def saved_part(path: str, word: str, model: CData) -> int:
     raise Unsupported(f"{path} {word} is not modelled; the embedding and the head are.", path, word)
 
 
+JOB_SETS = ("job.kernels", "job.compile", "job.freeze")  # names in any order, as a list or with "+"
+
+
 def put_set(job: CData, path: str, value: Any) -> None:
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     parts = str(int(value)) if whole else "+".join(words(path, value))
@@ -409,7 +412,7 @@ class Job:
         if "gpu" in values:
             put_gpu(job, values["gpu"])
         for path, value in values.items():
-            if path in ("adapter.targets", "adapter.ranks", "adapter.modules_to_save", "job.freeze", "job.kernels"):
+            if path in ("adapter.targets", "adapter.ranks", "adapter.modules_to_save", *JOB_SETS):
                 late[path] = value
             elif path != "gpu" and objects[path.split(".", 1)[0]] is not None:
                 call(lib.ftmem_set, path.encode(), encode(as_text(path, value), path), objects[path.split(".", 1)[0]])
@@ -419,10 +422,9 @@ class Job:
             put_ranks(self._adapter, self._model, late["adapter.ranks"])
         if self._adapter is not None and "adapter.modules_to_save" in late:
             put_saved(self._adapter, self._model, late["adapter.modules_to_save"])
-        if "job.kernels" in late:
-            put_set(job, "job.kernels", late["job.kernels"])
-        if "job.freeze" in late:
-            put_set(job, "job.freeze", late["job.freeze"])
+        for path in JOB_SETS:
+            if path in late:
+                put_set(job, path, late[path])
         for part in ("first_layers", "last_layers"):
             if getattr(job, f"freeze_{part}"):
                 put_bits(job, "freeze", _fields.PARTS[part], "job.freeze")
