@@ -70,6 +70,9 @@ static ftmem__buffer optimizer_matrix(const ftmem_job *job, const ftmem__param *
     case FTMEM__PROJECTION_OF: return dtype == FTMEM_FP32 ? optimizer_buffer(k * k, dtype) : optimizer_buffer(k * r, dtype);
     case FTMEM__FACTOR: return optimizer_buffer(k * k, FTMEM_FP32);
     case FTMEM__SINGULAR: return optimizer_buffer(k, FTMEM_FP32);
+    case FTMEM__LONG32: return optimizer_buffer(other, FTMEM_FP32);
+    case FTMEM__DIAGONAL32: return optimizer_buffer(r * r, FTMEM_FP32);
+    case FTMEM__RANK32: return optimizer_buffer(r, FTMEM_FP32);
     case FTMEM__GRAM: return optimizer_buffer(k * k, FTMEM_BF16);
     default: return optimizer_buffer(other, dtype);
     }
@@ -155,6 +158,18 @@ static void optimizer_segment(optimizer_loop *l, int32_t segment, int32_t others
     }
 }
 
+/* Equal blocks in a row: the first, and the last for all others, which find the same before them. */
+static int64_t optimizer_blocks(optimizer_loop *l, const ftmem__stack *stack, int64_t from, int64_t layers, int32_t others)
+{
+    int64_t to = from + 1, before = l->made;
+    while (to < layers && stack->of_layer[to] == stack->of_layer[from]) to++;
+    optimizer_segment(l, stack->of_layer[from], others);
+    if (to - from == 1) return to;
+    l->made += (l->made - before) * (to - from - 2);
+    optimizer_segment(l, stack->of_layer[from], others);
+    return to;
+}
+
 static void optimizer_round(optimizer_loop *l, int32_t others)
 {
     const ftmem__walk *walk = l->walk;
@@ -164,7 +179,7 @@ static void optimizer_round(optimizer_loop *l, int32_t others)
         const ftmem__stack *s = &walk->stack[stack];
         int64_t layers = s->shape->family->shared_blocks ? 1 : s->shape->model->layers;
         optimizer_segment(l, ftmem__segment_embed(stack), others);
-        for (i = 0; i < layers; i++) optimizer_segment(l, s->of_layer[i], others);
+        for (i = 0; i < layers;) i = optimizer_blocks(l, s, i, layers, others);
         optimizer_segment(l, ftmem__segment_end(stack), others);
     }
 }

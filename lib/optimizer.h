@@ -35,6 +35,9 @@ enum {
     FTMEM__FACTOR,        /* k x k, fp32 */
     FTMEM__SINGULAR,      /* k, fp32 */
     FTMEM__GRAM,          /* k x k, bf16 */
+    FTMEM__LONG32,        /* R or C, the larger, fp32 */
+    FTMEM__RANK32,        /* r, fp32 */
+    FTMEM__DIAGONAL32,    /* r x r, fp32; r is k at most */
     FTMEM__LONG_SIDE,     /* R or C, the larger, its dtype */
     FTMEM__SIZE_END
 };
