@@ -156,6 +156,16 @@ static void attention_rotate_halves(ftmem__low *low, ftmem__var qk[2])
     qk[0].joined = qk[1].joined = true;
 }
 
+/* modeling_ministral3.py Ministral3Attention: a number for each position, in the queries' dtype. */
+static void attention_scale_positions(ftmem__low *low, ftmem__var *q)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var scale = ftmem__constant(low->shape->s, 1, q->dtype);
+    scale.store = ftmem__alloc(tape, FTMEM__OP_TABLE, scale.n, 1, q->dtype, tape->birth);
+    attention_swap(tape, q, ftmem__binary(tape, FTMEM__OP_MUL, *q, scale));
+    ftmem__drop(tape, scale);
+}
+
 /* Rotates queries and keys in place. The gradient that comes out of slices is laid out by heads: its view is a copy. */
 void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, int32_t *count)
 {
@@ -175,6 +185,7 @@ void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, in
     else if (shape->family->turn == FTMEM__TURN_HALVES) attention_rotate_halves(low, qk);
     else if (pairs) attention_rotate_pairs(low, qk, locals, count);
     else attention_rotate_slices(low, qk, shape->family->turn >= FTMEM__TURN_APART, shape->family->turn == FTMEM__TURN_APART, locals, count);
+    if (shape->family->scaled_by_position) attention_scale_positions(low, &qk[0]);
     for (i = 0; i < 2; i++) qk[i] = ftmem__shaped(qk[i], qk[i].n, width[i]);
 }
 

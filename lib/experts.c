@@ -197,7 +197,7 @@ typedef struct experts_weight { /* of all experts: as stored, or with what an ad
 static experts_weight experts_declare(ftmem__low *low, int32_t role, int64_t out, int64_t in)
 {
     experts_weight w = { 0 };
-    bool two = role == FTMEM_ROLE_EXPERTS_UP && low->shape->family->experts_as != FTMEM__EXPERTS_AS_PARAMETERS;
+    bool two = role == FTMEM_ROLE_EXPERTS_UP && low->shape->family->experts_as != FTMEM__EXPERTS_AS_PARAMETERS && low->shape->family->mlp != FTMEM__PLAIN;
     w.rank = low->shape->adapter->rank * (two ? 2 : 1);
     w.base = ftmem__low_parameter(low, role, low->shape->model->experts * out * in, in, low->trained);
     w.adapted = experts_target(low, role);
@@ -268,6 +268,17 @@ static ftmem__var experts_gated(ftmem__low *low, ftmem__var both)
     return product;
 }
 
+/* has_gate of use_experts_implementation */
+static bool experts_have_gates(const ftmem__low *low)
+{
+    return low->shape->family->mlp != FTMEM__PLAIN;
+}
+
+static int64_t experts_up_width(const ftmem__low *low)
+{
+    return (experts_have_gates(low) ? 2 : 1) * low->shape->model->expert_ffn;
+}
+
 /* x[..., ::2].clamp() */
 static ftmem__var experts_clamped(ftmem__low *low, ftmem__var x, int32_t bounds)
 {
@@ -322,12 +333,14 @@ static ftmem__var experts_biased_linear(ftmem__low *low, const experts_order *o,
 
 static ftmem__var experts_mlp(ftmem__low *low, ftmem__var x, experts_order *o)
 {
-    int64_t f = 2 * low->shape->model->expert_ffn, h = low->shape->h;
+    int64_t f = experts_up_width(low), h = x.cols;
     ftmem__var both, product, y;
     o->weights[0].made = experts_weight_now(low, &o->weights[0]);
     experts_bias(low, o, FTMEM_ROLE_EXPERTS_UP, f);
     both = experts_biased_linear(low, o, o->weights[0].made, x, f);
-    product = low->shape->family->experts_gate == FTMEM__GATE_CLAMPED ? experts_gated_clamped(low, both) : experts_gated(low, both);
+    product = low->shape->family->experts_gate == FTMEM__GATE_CLAMPED ? experts_gated_clamped(low, both)
+              : experts_have_gates(low)                               ? experts_gated(low, both)
+                                                                      : ftmem__low_activation(low, both);
     o->weights[1].made = experts_weight_now(low, &o->weights[1]);
     experts_bias(low, o, FTMEM_ROLE_EXPERTS_DOWN, h);
     y = experts_biased_linear(low, o, o->weights[1].made, product, h);
@@ -355,13 +368,13 @@ static ftmem__var experts_combine(ftmem__low *low, ftmem__var y, ftmem__var weig
 }
 
 /* The wrapper of down_proj is the outer one: it comes first. */
-static void experts_parametrize(ftmem__low *low, experts_weight weights[2])
+static void experts_parametrize(ftmem__low *low, int64_t h, experts_weight weights[2])
 {
-    int64_t h = low->shape->h, f = low->shape->model->expert_ffn;
-    weights[0] = experts_declare(low, FTMEM_ROLE_EXPERTS_UP, 2 * f, h);
+    int64_t f = low->shape->model->expert_ffn, up = experts_up_width(low);
+    weights[0] = experts_declare(low, FTMEM_ROLE_EXPERTS_UP, up, h);
     weights[1] = experts_declare(low, FTMEM_ROLE_EXPERTS_DOWN, h, f);
     experts_adapt(low, &weights[1], FTMEM_ROLE_EXPERTS_DOWN, h, f);
-    experts_adapt(low, &weights[0], FTMEM_ROLE_EXPERTS_UP, 2 * f, h);
+    experts_adapt(low, &weights[0], FTMEM_ROLE_EXPERTS_UP, up, h);
 }
 
 static ftmem__var experts_forward(ftmem__low *low, ftmem__var x, const experts_choice *choice)
@@ -371,7 +384,7 @@ static ftmem__var experts_forward(ftmem__low *low, ftmem__var x, const experts_c
     ftmem__var local[7], result;
     experts_order order = { 0 };
     int32_t i;
-    experts_parametrize(low, order.weights);
+    experts_parametrize(low, x.cols, order.weights);
     local[0] = experts_table(low, rows, FTMEM_INT64); /* sorted expert ids */
     local[1] = experts_table(low, rows, FTMEM_INT64); /* their order */
     local[2] = experts_table(low, rows, FTMEM_INT64); /* order // experts_per_token */
@@ -410,7 +423,8 @@ static ftmem__var experts_shared(ftmem__low *low, ftmem__var x, ftmem__var y, ft
     ftmem__var sum;
     if (low->shape->model->shared_ffn == 0) return y;
     if (low->shape->family->shared_gated) shared = experts_weighed(low, x, shared);
-    else shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
+    else if (experts_have_gates(low)) shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
+    else shared = ftmem__low_plain(low, x, low->shape->model->shared_ffn);
     sum = ftmem__binary(low->tape, FTMEM__OP_ADD, y, shared);
     ftmem__drop(low->tape, shared);
     ftmem__drop(low->tape, y);
@@ -477,6 +491,19 @@ static ftmem__var experts_apart(ftmem__low *low, ftmem__var x, const experts_cho
     return sum;
 }
 
+/* modeling_nemotron_h.py NemotronHMoE: routed experts may work in a latent, between two linears; each result takes the name over. */
+static ftmem__var experts_in_latent(ftmem__low *low, ftmem__var x, const experts_choice *choice)
+{
+    int64_t latent = low->shape->model->expert_latent;
+    bool bias = low->shape->model->mlp_bias == FTMEM_ON;
+    ftmem__var y;
+    if (latent == 0) return experts_forward(low, x, choice);
+    y = ftmem__low_linear(low, FTMEM_ROLE_KV_DOWN, x, latent, bias);
+    experts_replace(low->tape, &y, experts_forward(low, y, choice));
+    experts_replace(low->tape, &y, ftmem__low_linear(low, FTMEM_ROLE_KV_UP, y, low->shape->h, bias));
+    return y;
+}
+
 enum { EXPERTS_JOINED = 500 }; /* transformers 5: one tensor for all experts */
 
 ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x)
@@ -488,7 +515,7 @@ ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x)
     if (family->shared_gated) shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
     choice = experts_route(low, x);
     low->routed = true;
-    y = family->experts_apart ? experts_apart(low, x, &choice) : loop ? experts_loop(low, x, &choice) : experts_forward(low, x, &choice);
+    y = family->experts_apart ? experts_apart(low, x, &choice) : loop ? experts_loop(low, x, &choice) : experts_in_latent(low, x, &choice);
     low->routed = false;
     y = experts_shared(low, x, y, shared);
     ftmem__drop(low->tape, choice.logits);

@@ -195,7 +195,7 @@ static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var 
     node->flops = 0;
     node->held = node->fourth = 0;
     node->saves = false;
-    if (!tape->replay) node->grad[0] = node->grad[1] = node->grad[2] = -1;
+    if (!tape->replay) node->grad[0] = node->grad[1] = node->grad[2] = node->grad[3] = -1;
     node->op = (uint8_t)op;
     node->inputs = (uint8_t)count;
     node->outs = 1;
@@ -230,7 +230,8 @@ static void tape_save_by_row(ftmem__tape *tape, ftmem__node *node, const ftmem__
     case TAPE_INPUT: tape_save(tape, node, in[0].store); break;
     case TAPE_OUTPUT: tape_save(tape, node, out); break;
     case TAPE_INPUTS:
-        for (i = 0; i < node->inputs; i++) tape_save(tape, node, in[i].store);
+        for (i = 0; i < node->inputs && !(i == 2 && tape_rows[node->op].backward == TAPE_CONV); i++)
+            tape_save(tape, node, in[i].store); /* of a bias the size alone */
         break;
     case TAPE_CROSS:
         if (in[1].grad) tape_save(tape, node, in[0].store);
@@ -601,6 +602,13 @@ static void tape_matmul(ftmem__tape *tape, const ftmem__node *node, int16_t resu
     }
 }
 
+/* torch/utils/flop_counter.py conv_backward_flop takes a weight's gradient of a convolution by channels for one of all with all. */
+static double tape_convolution_flops(const ftmem__node *node, int32_t k)
+{
+    const ftmem__var *w = &node->in[1];
+    return k == 1 && node->op == FTMEM__OP_CONV_EACH ? node->flops * (double)(w->n / w->cols) : node->flops;
+}
+
 /* convolution_backward: the input's gradient, the weight's, the bias's; no cuBLAS. */
 static void tape_convolution(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
@@ -608,7 +616,7 @@ static void tape_convolution(ftmem__tape *tape, const ftmem__node *node, int16_t
     for (k = 0; k < node->inputs; k++) {
         if (!tape_needs(node, k)) continue;
         result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in[k].n, node->in[k].cols, node->out_dtype, tape->birth);
-        if (k < 2) tape->flops += node->flops;
+        if (k < 2) tape->flops += tape_convolution_flops(node, k);
     }
 }
 

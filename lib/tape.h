@@ -13,7 +13,7 @@
 
 #include "common.h"
 
-enum { FTMEM__MAX_NODES = 224, FTMEM__MAX_STORES = 224 };
+enum { FTMEM__MAX_NODES = 320, FTMEM__MAX_STORES = 224 };
 /* ftmem__var.node besides a node's number; FTMEM__SIDE - k is the segment's k-th side input */
 enum { FTMEM__NO_NODE = -1, FTMEM__LEAF = -2, FTMEM__INPUT = -3, FTMEM__SHARED_LEAF = -4, FTMEM__JOINED_LEAF = -5, FTMEM__SIDE = -6 };
 enum { FTMEM__MAX_SIDES = 3 };
@@ -56,7 +56,7 @@ typedef struct ftmem__node {
     int64_t out_n;
     int64_t work;             /* bytes that the backward kernel allocates inside itself */
     double flops;             /* of backward for each operand that needs a gradient */
-    int16_t save[6], grad[3]; /* grad: arrived gradients by output, -1: none yet */
+    int16_t save[6], grad[4]; /* grad: arrived gradients by output, -1: none yet */
     uint8_t op, inputs, outs, part, out_dtype;
     uint8_t held;   /* entries of save[] */
     uint8_t fourth; /* 1 + the place of a fourth operand in ftmem__tape.fourth; 0: none */

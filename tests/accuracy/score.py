@@ -309,6 +309,9 @@ def read_oracle(job, configs, options):
         raise NotScored("task", f"'{r['task']}' is not modelled")
     if r["task"] == "image":
         del f["sequence"]                         # the image has tokens of its own
+    for field in ("images", "image_height", "image_width"):
+        if int(r.get(field) or 0):
+            f[field] = int(r[field])
     if int(r.get("enc_seq") or 0):
         f["encoder_sequence"] = int(r["enc_seq"])
     if re.match(r"[1-4]\.", r.get("transformers") or ""):
