@@ -89,6 +89,7 @@ ftmem__buffer ftmem__buffer_of(const ftmem_job *job, const ftmem__param *p, int3
     case FTMEM__B16: return optimizer_buffer(p->n, FTMEM_BF16);
     case FTMEM__BYTES: return optimizer_buffer(p->n, FTMEM_INT8);
     case FTMEM__BYTES_TWICE: return optimizer_buffer(2 * p->n, FTMEM_INT8);
+    case FTMEM__INT64S: return optimizer_buffer(p->n, FTMEM_INT64);
     case FTMEM__NIBBLES: return optimizer_buffer((p->n + 1) / 2, FTMEM_INT8);
     case FTMEM__MAXIMA: return optimizer_buffer((p->n + 255) / 256, FTMEM_FP32);
     case FTMEM__MAXIMA_TWICE: return optimizer_buffer((p->n + 255) / 256 * 2, FTMEM_FP32);

@@ -14,6 +14,7 @@ enum {
     FTMEM__B16,           /* n, bf16 */
     FTMEM__BYTES,         /* n bytes */
     FTMEM__BYTES_TWICE,   /* 2 n bytes in one tensor */
+    FTMEM__INT64S,        /* n, int64 */
     FTMEM__NIBBLES,       /* half a byte an element */
     FTMEM__MAXIMA,        /* fp32 for every 256 elements */
     FTMEM__MAXIMA_TWICE,  /* two of them in one tensor */
