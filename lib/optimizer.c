@@ -225,6 +225,14 @@ static int64_t optimizer_most(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/* Products with projections, a refresh included. */
+static double optimizer_flops(const ftmem_job *job, const ftmem__param *p, const ftmem__rule *rule)
+{
+    int64_t rows = p->rows > 0 ? p->rows : 1, cols = p->n / rows, k = rows < cols ? rows : cols, any = job->optimizer_rank;
+    double r = rule->diagonals && any > k ? (double)k : (double)any, other = (double)(p->n / k);
+    return 2 * r * (rule->products * (double)p->n + rule->diagonals * other * r);
+}
+
 ftmem__work ftmem__update_of(const void *context, const ftmem__store *gradient, bool in_block)
 {
     const ftmem_job *job = context;
@@ -236,6 +244,7 @@ ftmem__work ftmem__update_of(const void *context, const ftmem__store *gradient, 
     work.beside = optimizer_most(FTMEM__LIST_BYTES(job, &p, rule->early), FTMEM__LIST_BYTES(job, &p, rule->refresh));
     work.beside = FTMEM__LIST_BYTES(job, &p, rule->each) + optimizer_most(work.beside, goes ? 0 : late);
     work.after = goes ? late : 0;
+    work.flops = optimizer_flops(job, &p, rule);
     return work;
 }
 

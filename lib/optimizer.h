@@ -64,6 +64,8 @@ typedef struct ftmem__rule {
     uint8_t early[6];   /* temporaries of one tensor at a time, beside what the previous one left */
     uint8_t late[8];    /* ... and after that is gone */
     uint8_t left[5];    /* what names of the loop hold into the next tensor's turn */
+    uint8_t products;   /* matrix products of n x r */
+    uint8_t diagonals;  /* ... of the longer side x r x r, in a refresh */
     uint8_t refresh[7]; /* beside what the previous one left, before the state is there: on the first step and every few hundred */
 } ftmem__rule;
 
