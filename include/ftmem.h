@@ -211,7 +211,8 @@ enum {
     FTMEM_OPTIMI_ADAMW = 48,  /* torch-optimi, the loop; Kahan summation over 16-bit weights */
     FTMEM_MUON = 49,  /* torch.optim.Muon for matrices of blocks, foreach AdamW for the rest */
     FTMEM_SOPHIA = 50,
-    FTMEM_OPTIMIZER_END = 51
+    FTMEM_GALORE_ADAFACTOR = 51,
+    FTMEM_OPTIMIZER_END = 52
 };
 
 enum {

@@ -70,6 +70,9 @@ static ftmem__buffer optimizer_matrix(const ftmem_job *job, const ftmem__param *
     case FTMEM__PROJECTION_OF: return dtype == FTMEM_FP32 ? optimizer_buffer(k * k, dtype) : optimizer_buffer(k * r, dtype);
     case FTMEM__FACTOR: return optimizer_buffer(k * k, FTMEM_FP32);
     case FTMEM__SINGULAR: return optimizer_buffer(k, FTMEM_FP32);
+    case FTMEM__LONG32: return optimizer_buffer(other, FTMEM_FP32);
+    case FTMEM__DIAGONAL32: return optimizer_buffer(r * r, FTMEM_FP32);
+    case FTMEM__RANK32: return optimizer_buffer(r, FTMEM_FP32);
     case FTMEM__GRAM: return optimizer_buffer(k * k, FTMEM_BF16);
     default: return optimizer_buffer(other, dtype);
     }
@@ -86,6 +89,7 @@ ftmem__buffer ftmem__buffer_of(const ftmem_job *job, const ftmem__param *p, int3
     case FTMEM__B16: return optimizer_buffer(p->n, FTMEM_BF16);
     case FTMEM__BYTES: return optimizer_buffer(p->n, FTMEM_INT8);
     case FTMEM__BYTES_TWICE: return optimizer_buffer(2 * p->n, FTMEM_INT8);
+    case FTMEM__INT64S: return optimizer_buffer(p->n, FTMEM_INT64);
     case FTMEM__NIBBLES: return optimizer_buffer((p->n + 1) / 2, FTMEM_INT8);
     case FTMEM__MAXIMA: return optimizer_buffer((p->n + 255) / 256, FTMEM_FP32);
     case FTMEM__MAXIMA_TWICE: return optimizer_buffer((p->n + 255) / 256 * 2, FTMEM_FP32);
@@ -155,6 +159,18 @@ static void optimizer_segment(optimizer_loop *l, int32_t segment, int32_t others
     }
 }
 
+/* Equal blocks in a row: the first, and the last for all others, which find the same before them. */
+static int64_t optimizer_blocks(optimizer_loop *l, const ftmem__stack *stack, int64_t from, int64_t layers, int32_t others)
+{
+    int64_t to = from + 1, before = l->made;
+    while (to < layers && stack->of_layer[to] == stack->of_layer[from]) to++;
+    optimizer_segment(l, stack->of_layer[from], others);
+    if (to - from == 1) return to;
+    l->made += (l->made - before) * (to - from - 2);
+    optimizer_segment(l, stack->of_layer[from], others);
+    return to;
+}
+
 static void optimizer_round(optimizer_loop *l, int32_t others)
 {
     const ftmem__walk *walk = l->walk;
@@ -164,7 +180,7 @@ static void optimizer_round(optimizer_loop *l, int32_t others)
         const ftmem__stack *s = &walk->stack[stack];
         int64_t layers = s->shape->family->shared_blocks ? 1 : s->shape->model->layers;
         optimizer_segment(l, ftmem__segment_embed(stack), others);
-        for (i = 0; i < layers; i++) optimizer_segment(l, s->of_layer[i], others);
+        for (i = 0; i < layers;) i = optimizer_blocks(l, s, i, layers, others);
         optimizer_segment(l, ftmem__segment_end(stack), others);
     }
 }
@@ -209,6 +225,14 @@ static int64_t optimizer_most(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/* Products with projections, a refresh included. */
+static double optimizer_flops(const ftmem_job *job, const ftmem__param *p, const ftmem__rule *rule)
+{
+    int64_t rows = p->rows > 0 ? p->rows : 1, cols = p->n / rows, k = rows < cols ? rows : cols, any = job->optimizer_rank;
+    double r = rule->diagonals && any > k ? (double)k : (double)any, other = (double)(p->n / k);
+    return 2 * r * (rule->products * (double)p->n + rule->diagonals * other * r);
+}
+
 ftmem__work ftmem__update_of(const void *context, const ftmem__store *gradient, bool in_block)
 {
     const ftmem_job *job = context;
@@ -220,6 +244,7 @@ ftmem__work ftmem__update_of(const void *context, const ftmem__store *gradient, 
     work.beside = optimizer_most(FTMEM__LIST_BYTES(job, &p, rule->early), FTMEM__LIST_BYTES(job, &p, rule->refresh));
     work.beside = FTMEM__LIST_BYTES(job, &p, rule->each) + optimizer_most(work.beside, goes ? 0 : late);
     work.after = goes ? late : 0;
+    work.flops = optimizer_flops(job, &p, rule);
     return work;
 }
 

@@ -441,6 +441,7 @@ static void tape_update(ftmem__tape *tape, int16_t gradient)
     tape_moment(tape, work.beside);
     ftmem__release(tape, gradient);
     tape_moment(tape, work.after);
+    tape->flops += work.flops;
 }
 
 /* Post-accumulate hooks update the parameter whose gradient has arrived; tensor hooks run before, and find the one before it. */

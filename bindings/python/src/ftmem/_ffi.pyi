@@ -211,6 +211,7 @@ class _Lib:
     FTMEM_OPTIMI_ADAMW: Final[int]
     FTMEM_MUON: Final[int]
     FTMEM_SOPHIA: Final[int]
+    FTMEM_GALORE_ADAFACTOR: Final[int]
     FTMEM_OPTIMIZER_END: Final[int]
     FTMEM_ATTENTION_AUTO: Final[int]
     FTMEM_SDPA: Final[int]
