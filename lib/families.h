@@ -65,9 +65,9 @@ enum {
     FTMEM__LAYER_FP32,
     FTMEM__RMS_T5,
     FTMEM__RMS_WIDENED
-};                                                                                                              /* norm kinds */
+};                                                                                                                                   /* norm kinds */
 enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI, FTMEM__RELATIVE, FTMEM__UNROTATED, FTMEM__POSITIONLESS }; /* positions */
-enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN, FTMEM__GATED_T5, FTMEM__PLAIN_NAMED };                   /* MLP kinds */
+enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN, FTMEM__GATED_T5, FTMEM__PLAIN_NAMED };                                        /* MLP kinds */
 /* FUSED: split in one; SLICED: three slices of one projection; HEADS: each head's three parts, split in one; SELECTED: each
    head's three parts, selected one by one; INDEXED: modeling_falcon.py FalconAttention._split_heads. */
 enum { FTMEM__QKV_SEPARATE, FTMEM__QKV_FUSED, FTMEM__QKV_SLICED, FTMEM__QKV_HEADS, FTMEM__QKV_SELECTED, FTMEM__QKV_INDEXED, FTMEM__QKV_UNBOUND };
@@ -109,7 +109,7 @@ enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS };            
 enum {
     FTMEM__ROUTER_NONE,
     FTMEM__ROUTER_CHOSEN,
-    FTMEM__ROUTER_CHOSEN_FP32, 
+    FTMEM__ROUTER_CHOSEN_FP32,
     FTMEM__ROUTER_SOFTMAX,
     FTMEM__ROUTER_SOFTMAX_CAST,
     FTMEM__ROUTER_SOFTMAX_SCALED,

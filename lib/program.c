@@ -748,7 +748,8 @@ static ftmem__var program_learned(ftmem__low *low, ftmem__prologue *p, ftmem__va
 static ftmem__var program_scaled(ftmem__low *low, ftmem__prologue *p, ftmem__var x)
 {
     ftmem__var y = ftmem__unary(low->tape, FTMEM__OP_SCALE, x);
-    program_hold(p, x);
+    program_hold(p, ftmem__keep(low->tape, y)); /* it takes the name over */
+    ftmem__drop(low->tape, x);
     return y;
 }
 
