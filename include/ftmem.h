@@ -115,7 +115,8 @@ enum {
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
-enum { FTMEM_ACT_AUTO = 0, FTMEM_SILU = 1, FTMEM_GELU = 2, FTMEM_GELU_TANH = 3, FTMEM_GELU_NEW = 4, FTMEM_RELU = 5, FTMEM_GELU_FAST = 6, FTMEM_GELU_BLOOM = 7, FTMEM_RELU2 = 8, FTMEM_ACT_END = 9 };
+enum { FTMEM_ACT_AUTO = 0, FTMEM_SILU = 1, FTMEM_GELU = 2, FTMEM_GELU_TANH = 3, FTMEM_GELU_NEW = 4, FTMEM_RELU = 5, FTMEM_GELU_FAST = 6, FTMEM_GELU_BLOOM = 7,
+       FTMEM_RELU2 = 8, FTMEM_QUICK_GELU = 9, FTMEM_ACT_END = 10 };
 
 /* Vision towers with what leads from them to the text model, named by the vision-language model's model_type. */
 enum {
@@ -444,6 +445,13 @@ typedef struct ftmem_model {
     int64_t linear_key_dim;     /* width of one of its query or key heads; required with linear_key_heads */
     int64_t linear_value_dim;   /* of one of its value heads; 0: linear_key_dim */
     int64_t conv_kernel;        /* tokens that the convolution of a state-space mixer or of linear attention sees; 0: 4 */
+    int64_t tower_heads;      /* heads of the vision tower; required with job.images */
+    int64_t tower_unread;     /* its last blocks whose output nobody reads: features are taken before them (LLaVA: 1) */
+    int64_t tower_tokens;     /* tokens that the projector makes of an image (Gemma-3's mm_tokens_per_image); 0: its patches, merged */
+    int64_t tower_window;     /* pixels of a window's side, in towers that attend in windows (Qwen2.5-VL); 0: they do not */
+    int64_t tower_full_every; /* every so many blocks one attends to the whole image; 0: all do */
+    int32_t tower_activation; /* of the tower's MLP; AUTO: the tower's usual one */
+    int32_t tower_class_token; /* switch: the class token's feature is among those handed on (LLaVA's select strategy "full"); AUTO: off */
 } ftmem_model;
 
 /* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do
@@ -570,6 +578,9 @@ typedef struct ftmem_job {
     int64_t optimizer_rank;       /* GaLore, APOLLO: rank of the projected gradients; 0: 128 (transformers) */
     int32_t optimizer_in_backward;/* switch: each tensor is updated as its gradient arrives, which is then freed; AUTO: as the optimizer does */
     int32_t grad_scaler;          /* switch: torch.amp.GradScaler; AUTO: on under autocast to fp16 */
+    int64_t images;               /* images of a row, which go through the vision tower; their tokens are counted in sequence. 0: rows of text alone */
+    int64_t image_height;         /* pixels of an image as the processor hands it on; 0: model.image_size */
+    int64_t image_width;          /* likewise */
 } ftmem_job;
 
 /* ------------------------------------------------------------------------------------------------- the fields */

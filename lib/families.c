@@ -316,6 +316,16 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, "fc1", NULL, "fc2", "patch_embeddings", "classifier", NULL, "position_embeddings", [FTMEM_ROLE_POOL] = "classifier"}},
 };
 
+/* Vision towers: modeling_clip.py CLIPVisionModel, modeling_siglip.py SiglipVisionModel */
+#define TOWER .norm = FTMEM__LAYER, .positions = FTMEM__LEARNED, .mlp = FTMEM__PLAIN, .bidirectional = true, .tied = OFF, .qkv_bias = ON, .o_bias = ON, \
+    .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .block = families_sequential, .embedding = FTMEM__EMBED_IMAGE
+#define CLIP_MODULES {"q_proj", "k_proj", "v_proj", NULL, "out_proj", NULL, "fc1", NULL, "fc2"}
+static const ftmem__family families_towers[FTMEM_TOWER_END] = {
+    [FTMEM_TOWER_LLAVA] = {.model_type = "clip_vision_model", TOWER, .activation = FTMEM_QUICK_GELU, .class_token = true, .embed_norm = true, .modules = CLIP_MODULES},
+    [FTMEM_TOWER_GEMMA3] = {.model_type = "siglip_vision_model", TOWER, .activation = FTMEM_GELU_TANH, .patch_bias = true, .image_masks = true, .bridge = FTMEM__BRIDGE_GEMMA3,
+        .modules = CLIP_MODULES},
+};
+
 /* clang-format on */
 
 static bool families_modelled(const ftmem_model *model)
@@ -407,6 +417,43 @@ void ftmem__model_encoder(const ftmem_model *model, ftmem_model *encoder)
     encoder->value_dim = encoder->head_dim;
     encoder->position_rows = model->encoder_positions;
     memset(encoder->layer_kind, 0, sizeof encoder->layer_kind);
+}
+
+const ftmem__family *ftmem__family_tower(const ftmem_model *model)
+{
+    const ftmem__family *row = &families_towers[model->tower];
+    return row->block ? row : NULL;
+}
+
+int64_t ftmem__tower_tokens(const ftmem_model *model, const ftmem_job *job)
+{
+    int64_t height = job->image_height ? job->image_height : model->image_size, width = job->image_width ? job->image_width : model->image_size;
+    return (height / model->patch_size) * (width / model->patch_size) + ftmem__family_tower(model)->class_token;
+}
+
+int64_t ftmem__image_features(const ftmem_model *model, const ftmem_job *job)
+{
+    int64_t merge = model->tower_merge > 1 ? model->tower_merge * model->tower_merge : 1, tokens = ftmem__tower_tokens(model, job);
+    if (model->tower_tokens > 0) return model->tower_tokens;
+    if (model->tower_class_token != FTMEM_ON) tokens -= ftmem__family_tower(model)->class_token;
+    return tokens / merge;
+}
+
+void ftmem__model_tower(const ftmem_model *model, ftmem_model *tower)
+{
+    const ftmem__family *row = ftmem__family_tower(model);
+    memset(tower, 0, sizeof *tower);
+    tower->struct_size = model->struct_size;
+    tower->layers = model->tower_layers;
+    tower->hidden = tower->embedding_width = model->tower_hidden;
+    tower->ffn = model->tower_ffn;
+    tower->heads = tower->kv_heads = model->tower_heads;
+    tower->head_dim = tower->rotary_dim = tower->value_dim = model->tower_hidden / model->tower_heads;
+    tower->activation = model->tower_activation;
+    tower->image_size = model->image_size;
+    tower->patch_size = model->patch_size;
+    tower->channels = model->channels;
+    families_switches(tower, row);
 }
 
 static ftmem_status families_required(const ftmem_model *model, ftmem_error *error)

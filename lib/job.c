@@ -222,12 +222,17 @@ static int64_t job_split_tokens(const ftmem_job *job)
     return job->micro_batch * ((job->sequence + 7) / 8);
 }
 
+static bool job_trains_fp16(const ftmem__case *c)
+{
+    return c->adapter.kind == FTMEM_ADAPTER_NONE && c->job.dtype == FTMEM_FP16;
+}
+
 static void job_fill_optimizer(ftmem__case *c)
 {
     const ftmem__optimizer *o = ftmem__optimizer_of(&c->job);
     if (o->full_only) JOB_DEFAULT(job, optimizer_rank, 128)
     JOB_DEFAULT(job, optimizer_in_backward, o->in_backward ? FTMEM_ON : FTMEM_OFF)
-    JOB_DEFAULT(job, grad_scaler, c->job.autocast == FTMEM_FP16 ? FTMEM_ON : FTMEM_OFF)
+    JOB_DEFAULT(job, grad_scaler, c->job.autocast == FTMEM_FP16 && !job_trains_fp16(c) ? FTMEM_ON : FTMEM_OFF)
 }
 
 static void job_fill_training(ftmem__case *c)
@@ -668,6 +673,10 @@ static ftmem_status job_check_optimizer(const ftmem__case *c, ftmem_error *error
 {
     const ftmem_job *job = &c->job;
     const ftmem__optimizer *o = ftmem__optimizer_of(job);
+    if (job->grad_scaler == FTMEM_ON && job_trains_fp16(c))
+        return ftmem__fail(
+            error, FTMEM_E_CONFLICT, "job.grad_scaler", "on",
+            "job.grad_scaler is on, but job.dtype is fp16: torch refuses to unscale fp16 gradients (keep the weights in fp32, with job.autocast)");
     if (o->full_only && c->adapter.kind != FTMEM_ADAPTER_NONE)
         return job_fail_optimizer(c, FTMEM_E_UNSUPPORTED, ", which is not modelled over adapters", error);
     if (job->optimizer_rank != 0 && !o->full_only)
@@ -676,7 +685,7 @@ static ftmem_status job_check_optimizer(const ftmem__case *c, ftmem_error *error
         return job_fail_optimizer(c, FTMEM_E_CONFLICT, ", which updates in backward, but job.optimizer_in_backward is off", error);
     if (job->optimizer_in_backward == FTMEM_ON && job->accumulation > 1)
         return job_conflict_int("job.accumulation", job->accumulation, ", but gradients are gone with each backward (job.optimizer_in_backward)", error);
-    if (job->optimizer_in_backward == FTMEM_ON && (ftmem__family_of(&c->model)->encoder || ftmem__family_of(&c->model)->shared_blocks))
+    if (job->optimizer_in_backward == FTMEM_ON && (ftmem__family_of(&c->model)->encoder || ftmem__family_of(&c->model)->shared_blocks || job->images > 0))
         return job_fail_optimizer(c, FTMEM_E_UNSUPPORTED, " in backward, which is not modelled for stacks and blocks that share tensors", error);
     if (job->optimizer_in_backward == FTMEM_ON && job->master_weights == FTMEM_ON)
         return job_fail_optimizer(c, FTMEM_E_UNSUPPORTED, " in backward, which is not modelled over fp32 master copies", error);
@@ -770,6 +779,38 @@ static ftmem_status job_check_stacks(const ftmem__case *c, ftmem_error *error)
     return ftmem__fail(error, FTMEM_E_UNSUPPORTED, field, "", "This setting is not modelled for a model with an encoder and a decoder.");
 }
 
+static ftmem_status job_check_image_size(const ftmem__case *c, const char *field, int64_t pixels, ftmem_error *error)
+{
+    if (pixels == 0 || pixels == c->model.image_size) return FTMEM_OK;
+    return job_conflict_two(field, pixels, "model.image_size", c->model.image_size, ", and this tower takes no other size", error);
+}
+
+/* Images go through a tower that is modelled, and their tokens are among the row's. */
+static ftmem_status job_check_images(const ftmem__case *c, ftmem_error *error)
+{
+    const ftmem_job *job = &c->job;
+    int64_t tokens;
+    ftmem_status status;
+    if (job->images == 0) {
+        if (job->image_height == 0 && job->image_width == 0) return FTMEM_OK;
+        return job_conflict_int("job.images", 0, ", but the size of images is given: say how many a row has", error);
+    }
+    if (c->model.tower == 0) return job_conflict_int("job.images", job->images, ", but the model has no vision tower", error);
+    if (!ftmem__family_tower(&c->model))
+        return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.images", job->images, "job.images is given, but images are not modelled for this vision tower");
+    if (c->model.tower_heads == 0 || c->model.tower_hidden / c->model.tower_heads == 0)
+        return ftmem__fail_int(error, FTMEM_E_MISSING, "model.tower_heads", c->model.tower_heads, "model.tower_heads is required where job.images is given");
+    if (job->stack != FTMEM_STACK_TRANSFORMERS || job->kernels)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.images", "given", "job.images is modelled for transformers without fused kernels only");
+    status = job_check_image_size(c, "job.image_height", job->image_height, error);
+    if (status == FTMEM_OK) status = job_check_image_size(c, "job.image_width", job->image_width, error);
+    if (status != FTMEM_OK) return status;
+    tokens = ftmem__image_features(&c->model, job);
+    if (job->images > job->sequence / tokens)
+        return job_conflict_two("job.sequence", job->sequence, "the tokens of its images", job->images * tokens, ", which are among the sequence's", error);
+    return FTMEM_OK;
+}
+
 static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
 {
     static ftmem_status (*const checks[])(const ftmem__case *, ftmem_error *) = {
@@ -778,7 +819,7 @@ static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
         job_check_adapter_layers, job_check_freeze,       job_check_freeze_layers,  job_check_precision,
         job_check_loss,           job_check_idle,         job_check_sequence,       job_check_gpu,
         job_check_stacks,         job_check_task,         job_check_attention,      job_check_experts,
-        job_check_optimizer,      job_check_version,
+        job_check_optimizer,      job_check_images,       job_check_version,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);
@@ -797,7 +838,11 @@ ftmem_status ftmem__case_load(const ftmem_job *job, ftmem__case *out, ftmem_erro
     if (status != FTMEM_OK) return status;
     if (ftmem__family_of(&out->model)->encoder) ftmem__model_encoder(&out->model, &out->encoder);
     job_fill(out);
-    return job_check(out, error);
+    status = job_check(out, error);
+    if (status != FTMEM_OK || out->job.images == 0) return status;
+    ftmem__model_tower(&out->model, &out->encoder);
+    ftmem__tower_adapter(out);
+    return FTMEM_OK;
 }
 
 /* ---------------------------------------------------------------------------------------------------- resolve */

@@ -6,7 +6,8 @@
 static void memory_stacks(ftmem__walk *walk)
 {
     int32_t i;
-    walk->stacks = walk->shape.crossed ? 2 : 1;
+    walk->stacks = walk->shape.crossed || walk->shape.scattered ? 2 : 1;
+    walk->words.out_grad = false;
     for (i = 0; i < walk->stacks; i++) {
         ftmem__stack *stack = &walk->stack[i];
         memset(&stack->embed, 0, sizeof stack->embed);
@@ -26,6 +27,7 @@ static ftmem_status memory_walk(const ftmem__case *c, ftmem__walk *walk, ftmem_e
     walk->head_note.event = walk->head_note.count = 0;
     status = ftmem__shape_fill(&walk->shape, c, error);
     if (status == FTMEM_OK && walk->shape.crossed) status = ftmem__shape_encoder(&walk->earlier, c, error);
+    if (status == FTMEM_OK && walk->shape.scattered) status = ftmem__shape_tower(&walk->earlier, &walk->shape, c, error);
     if (status != FTMEM_OK) return status;
     memory_stacks(walk);
     return ftmem__walk_segments(walk, error);

@@ -165,6 +165,11 @@ ftmem__var ftmem__low_layer_norm(ftmem__low *low, ftmem__var x, int64_t width)
     return norm_layer(low, x, width, true, true, false);
 }
 
+ftmem__var ftmem__low_rms_plus_one(ftmem__low *low, ftmem__var x, int64_t width)
+{
+    return norm_rms_plus_one(low, x, ftmem__low_parameter(low, FTMEM_ROLE_NORM, width, width, low->trained));
+}
+
 /* The family's norm over the last dimension, with a weight of `weights` elements. */
 static ftmem__var norm_kind(ftmem__low *low, ftmem__var x, int64_t weights, bool bias)
 {

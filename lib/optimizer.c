@@ -244,6 +244,12 @@ int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param)
     return param->segment >= 0 ? walk->kind[param->segment].layers * param->copies : 1;
 }
 
+static int64_t optimizer_pixels(const ftmem__shape *shape, int64_t images)
+{
+    const ftmem_model *m = shape->model;
+    return ftmem__round512(ftmem__bytes(ftmem__shape_pixels(shape), images * m->channels * m->image_size * m->image_size));
+}
+
 /* What the first stack is fed: token ids, pixels, or features of two frames a token; and a padding mask. */
 static int64_t optimizer_fed(const ftmem__shape *shape, int64_t rows)
 {
@@ -251,15 +257,16 @@ static int64_t optimizer_fed(const ftmem__shape *shape, int64_t rows)
     int32_t dtype = shape->autocast ? FTMEM_FP32 : shape->dtype;
     int64_t tokens = ftmem__round512(8 * rows * (shape->s - shape->virtual_tokens)), sum = tokens;
     if (shape->fed_features) return ftmem__round512(ftmem__bytes(dtype, rows * m->encoder_channels * 2 * shape->s));
-    if (shape->family->embedding == FTMEM__EMBED_PATCHES)
-        sum = ftmem__round512(ftmem__bytes(ftmem__shape_pixels(shape), rows * m->channels * m->image_size * m->image_size));
-    return sum + (shape->job->mask == FTMEM_MASK_PADDED ? tokens : 0);
+    if (shape->family->embedding == FTMEM__EMBED_PATCHES) sum = optimizer_pixels(shape, rows);
+    return sum + (shape->job->mask == FTMEM_MASK_PADDED ? tokens : 0) + (shape->image_masks ? tokens : 0);
 }
 
 /* A batch: what the first stack is fed, labels of tokens of the last or of rows. */
 static int64_t optimizer_rows(const ftmem__shape *shape, const ftmem__shape *fed, int64_t rows)
 {
-    return optimizer_fed(fed, rows) + ftmem__round512(8 * rows * (ftmem__task_by_row(shape->job->task) ? 1 : shape->s - shape->virtual_tokens));
+    int64_t pixels = shape->scattered ? optimizer_pixels(fed, rows * fed->each) : 0;
+    return pixels + optimizer_fed(shape->scattered ? shape : fed, rows) +
+           ftmem__round512(8 * rows * (ftmem__task_by_row(shape->job->task) ? 1 : shape->s - shape->virtual_tokens));
 }
 
 /* e_score_correction_bias (modeling_deepseek_v3.py): an fp32 buffer of each router that scores by sigmoid. */
@@ -338,6 +345,7 @@ void ftmem__totals_fill(ftmem__totals *t, const ftmem__walk *walk)
         if (p->trained) optimizer_add(t, walk->shape.job, p, count);
         optimizer_regular(&t->regular, &walk->shape, p, count);
     }
+    t->scaler_bytes = walk->shape.job->grad_scaler == FTMEM_ON ? 1024 : 0;
     optimizer_update(t, walk);
     optimizer_batch(t, walk);
     t->resident = t->buffer_bytes + t->batch_bytes;

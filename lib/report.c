@@ -159,6 +159,7 @@ static int64_t report_gradient_count(const ftmem__walk *walk, const ftmem__momen
 {
     int32_t stack = ftmem__walk_stack_of(walk, p->segment), last = walk->stacks - 1;
     if (p->role == FTMEM_ROLE_EMBED && walk->shape.tied && p->base) return report_end_done(m, last);
+    if (p->segment == FTMEM__SEGMENT_WORDS) return 0; /* it comes last */
     if (p->segment == ftmem__segment_end(stack)) return report_end_done(m, stack);
     return m->pass == FTMEM__PASS_BACKWARD && stack > m->stack;
 }
@@ -257,6 +258,7 @@ static void report_weights(report *r)
     report_bytes(r, FTMEM_CLASS_BUFFERS, t->buffer_bytes + (eval ? t->eval_batch_bytes : t->batch_bytes), FTMEM__OP_TABLE, FTMEM__PART_BATCH);
     report_bytes(r, FTMEM_CLASS_MASTER, m->phase == FTMEM_PHASE_LOAD ? 0 : t->master_bytes, FTMEM__OP_STATE, FTMEM__PART_OPTIMIZER);
     if (states) report_states(r);
+    report_bytes(r, FTMEM_CLASS_STATES, m->phase < FTMEM_PHASE_BACKWARD ? 0 : t->scaler_bytes, FTMEM__OP_STATE, FTMEM__PART_OPTIMIZER);
     report_bytes(r, FTMEM_CLASS_WORKSPACE, m->phase == FTMEM_PHASE_LOAD ? 0 : t->workspace_bytes * (m->workspaces_both ? 2 : 1), FTMEM__OP_CUBLAS,
                  FTMEM__PART_OPTIMIZER);
 }
@@ -287,8 +289,10 @@ static void report_attributes(report *r, int32_t kind)
 /* How many blocks of a stack have run forward and not yet backward, the running one left out. */
 static int64_t report_waiting(const ftmem__walk *walk, const ftmem__moment *m, int32_t stack)
 {
+    bool backward = m->pass == FTMEM__PASS_BACKWARD || m->pass == FTMEM__PASS_BACKWARD_LATER;
+    int64_t gone = backward && !ftmem__holds_outputs(walk->shape.job) ? walk->stack[stack].shape->unread : 0;
     if (stack > m->stack || (stack == m->stack && ftmem__segment_is_embed(m->segment))) return 0;
-    return stack == m->stack && m->layer >= 0 ? m->layer : report_depth(walk, stack);
+    return stack == m->stack && m->layer >= 0 ? m->layer : report_depth(walk, stack) - gone;
 }
 
 /* What `times` blocks of one kind keep: as noted, or walked again where there was no room for notes. */

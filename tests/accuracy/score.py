@@ -237,7 +237,6 @@ def pick(row, name, table, default=None):
 
 
 DTYPES = {"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16"}
-IN_BACKWARD = "_in_backward"
 ORACLE_OPTIMIZERS = {"adamw_foreach": "adamw", "adamw_fused": "adamw_fused", "adamw_loop": "adamw_loop", "adamw8bit": "adamw_8bit",
                      "paged_adamw8bit": "paged_adamw_8bit", "sgd": "sgd", "adafactor": "adafactor"}
 
@@ -301,14 +300,18 @@ def read_oracle(job, configs, options):
              sm_arch=integer({"arch": r["arch"].removeprefix("sm")}, "arch"), repeat_kv=r.get("gqa") == "repeat",
              mask=pick(r, "mask", {"none": "none", "padded": "padded"}), micro_batch=integer(r, "batch"), sequence=integer(r, "seq"),
              accumulation=integer(r, "accum"), loss=pick(r, "loss", {k: k for k in ("held", "loop", "dropped", "fused", "chunked")}),
-             optimizer_in_backward=r["opt"].endswith(IN_BACKWARD) or None, optimizer=ORACLE_OPTIMIZERS.get(r["opt"].removesuffix(IN_BACKWARD), r["opt"]), grad_scaler=False, grad_clip=on(r["clip"]), cublas_workspace=True, eval=True,
+             grad_clip=on(r["clip"]), cublas_workspace=True, eval=True,
              recompute=pick(r, "ckpt", {"": "none", "reentrant": "reentrant", "nonreentrant": "full"}),
              task=TASKS.get(r["task"]))
+    oracle_optimizer(r["opt"], f)
     if f["task"] is None:
         predict(model, {"method": "full"})        # a model that is not modelled is refused by the library, with its name
         raise NotScored("task", f"'{r['task']}' is not modelled")
     if r["task"] == "image":
         del f["sequence"]                         # the image has tokens of its own
+    for field in ("images", "image_height", "image_width"):
+        if int(r.get(field) or 0):
+            f[field] = int(r[field])
     if int(r.get("enc_seq") or 0):
         f["encoder_sequence"] = int(r["enc_seq"])
     if re.match(r"[1-4]\.", r.get("transformers") or ""):
@@ -353,6 +356,14 @@ def read_oracle(job, configs, options):
     if "experts." in r["targets"]:  # LoraConfig.target_parameters among the target modules
         listed = r["targets"].split(",")
     f["targets"] = listed if listed else oracle_targets(model, r["targets"])
+
+
+def oracle_optimizer(text, f):
+    """'adamw_foreach', with '_in_backward' or, under a gradient scaler, '_scaled' behind it."""
+    name = text.removesuffix("_in_backward").removesuffix("_scaled")
+    f["optimizer"], f["grad_scaler"] = ORACLE_OPTIMIZERS.get(name, name), text.endswith("_scaled")
+    if text.endswith("_in_backward"):
+        f["optimizer_in_backward"] = True
 
 
 def oracle_freeze(text):

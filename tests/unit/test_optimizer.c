@@ -66,7 +66,7 @@ static void check(const char *name, const char *text, int64_t got)
 
 static void check_row(char *column[COLUMNS])
 {
-    char name[128];
+    char name[800];
     ftmem__totals t;
     job.optimizer = parsed("optimizer", column[0]);
     given_shapes(column[2], parsed("dtype", column[1]));

@@ -122,6 +122,7 @@ class _Lib:
     FTMEM_GELU_FAST: Final[int]
     FTMEM_GELU_BLOOM: Final[int]
     FTMEM_RELU2: Final[int]
+    FTMEM_QUICK_GELU: Final[int]
     FTMEM_ACT_END: Final[int]
     FTMEM_TOWER_NONE: Final[int]
     FTMEM_TOWER_LLAVA: Final[int]

@@ -46,6 +46,7 @@ PRECISIONS = {
     "bf16": ("bf16", "auto"), "fp16": ("fp16", "auto"), "fp32": ("fp32", "auto"),
     "amp_bf16": ("fp32", "bf16"), "amp_fp16": ("fp32", "fp16"),
 }  # dtype of the weights, autocast
+NOT_MODELLED_PRECISIONS = ("fp8", "float8", "nvfp4", "mxfp4")
 METHOD_ALIASES = {
     "rslora": "lora", "lora_plus": "lora", "loraplus": "lora", "lora+": "lora", "pissa": "lora", "olora": "lora", "lorafa": "lora_fa",
     "prompt_tuning": "prompt", "prefix_tuning": "prefix",
@@ -58,7 +59,7 @@ NOT_MODELLED: dict[str, tuple[Any, ...]] = {
     "zero_stage": (0,), "tensor_parallel": (1,), "pipeline_parallel": (1,), "context_parallel": (1,), "offload": (False,), "torch_compile": (False,),
 }
 # Values that change nothing about memory.
-NEUTRAL = frozenset(("lora_alpha", "learning_rate", "seed"))
+NEUTRAL = frozenset(("lora_alpha", "learning_rate", "seed", "tf32"))
 # Zero means "default" to C; whoever writes one of these as 0 made a mistake.
 NEVER_ZERO = frozenset(
     ["job." + m for m in ("micro_batch", "sequence", "accumulation", "eval_batch", "loss_chunk_tokens", "recompute_every", "classes")]
@@ -104,6 +105,8 @@ def expand_method(name: str, value: Any) -> Values:
 
 
 def expand_precision(name: str, value: Any) -> Values:
+    if any(w in str(value).lower() for w in NOT_MODELLED_PRECISIONS):
+        raise Unsupported(f"{name} {value} is not modelled; there are {', '.join(PRECISIONS)}.", name, str(value))
     dtype, autocast = PRECISIONS[choice(name, value, PRECISIONS)]
     return {"job.dtype": dtype, "job.autocast": autocast}
 
