@@ -108,10 +108,10 @@ enum {
     /* latent attention with dense MLPs; sinks; code outside transformers */
     FTMEM_MINICPM3 = 56, FTMEM_MIMO_V2_FLASH = 57, FTMEM_DEEPSEEK = 58,
     FTMEM_QWEN2_MOE = 59, FTMEM_GPT_OSS = 60,
-    FTMEM_MINISTRAL3 = 61, FTMEM_MIMO = 62, FTMEM_NEMOTRON_H = 63,
+    FTMEM_MINISTRAL3 = 61, FTMEM_MIMO = 62, FTMEM_NEMOTRON_H = 63, FTMEM_GRANITEMOEHYBRID = 64, FTMEM_BAMBA = 65, FTMEM_MAMBA2 = 66,
     /* gated delta-net linear attention beside full attention */
-    FTMEM_QWEN3_NEXT = 64, FTMEM_QWEN3_5 = 65, FTMEM_QWEN3_5_MOE = 66,
-    FTMEM_FAMILY_END = 67
+    FTMEM_QWEN3_NEXT = 67, FTMEM_QWEN3_5 = 68, FTMEM_QWEN3_5_MOE = 69,
+    FTMEM_FAMILY_END = 70
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */

@@ -67,6 +67,7 @@ typedef enum config_read {
     CONFIG_LAYERS_OR_NULL,
     CONFIG_HEADS,
     CONFIG_HEADS_OR_NULL,
+    CONFIG_HEADS_OR_ZERO, /* 0, as null */
     CONFIG_VOCAB,
     CONFIG_POSITIONS,
     CONFIG_GROUPS,       /* n_group, where topk_method is group_limited_greedy */
@@ -95,6 +96,7 @@ static const struct {
     [CONFIG_LAYERS_OR_NULL] = { FTMEM_MAX_LAYERS, true },
     [CONFIG_HEADS] = { 1 << 16, false },
     [CONFIG_HEADS_OR_NULL] = { 1 << 16, true },
+    [CONFIG_HEADS_OR_ZERO] = { 1 << 16, true },
     [CONFIG_VOCAB] = { 1 << 30, false },
     [CONFIG_POSITIONS] = { INT64_C(1) << 40, false },
 };
@@ -125,7 +127,8 @@ enum {
     CONFIG_FULL_FIRST = 32768,  /* the first one is full beside the last ones */
     CONFIG_MLP_TYPES = 65536,   /* mlp_layer_types says which blocks have experts */
     CONFIG_CYCLE_KEY = 128,     /* sliding_window_pattern says how many */
-    CONFIG_LINEAR = 131072      /* of full_attention_interval layers the last one is full, or as layer_types says; the others have linear attention */
+    CONFIG_LINEAR = 131072,     /* of full_attention_interval layers the last one is full, or as layer_types says; the others have linear attention */
+    CONFIG_MIXERS = 262144      /* some blocks, or all, have a state-space mixer for attention, mamba_expand x hidden_size wide */
 };
 
 typedef struct config_family {
@@ -336,6 +339,10 @@ static ftmem_status config_read_size(const config_source *c, const ftmem_entry *
 {
     if (read == CONFIG_LAYERS && e->type == FTMEM_ENTRY_INT && e->integer > FTMEM_MAX_LAYERS && e->integer < 1 << 20)
         return config_fail(c, FTMEM_E_UNSUPPORTED, e, "more than 512 layers are not modelled");
+    if (read == CONFIG_HEADS_OR_ZERO && e->type == FTMEM_ENTRY_INT && e->integer == 0) {
+        *value = 0;
+        return FTMEM_OK;
+    }
     return config_whole(c, e, config_limits[read].maximum, config_limits[read].or_null, value);
 }
 
@@ -522,6 +529,10 @@ static ftmem_status config_rotation(const config_source *c, ftmem_model *model)
     if (config_is(c, CONFIG_ROTATES_NOT | CONFIG_LATENT) || model->alibi == FTMEM_ON) return FTMEM_OK;
     if (c->cls->family == FTMEM_GPTJ || config_given(c, "rotary_dim")) return config_own_rotation(c, model);
     if (config_is(c, CONFIG_ROTATES_PART)) return config_partly_rotated(c, model);
+    if (c->cls->family == FTMEM_BAMBA) { /* configuration_bamba.py: partial_rotary_factor is 0.5 whatever the file says */
+        model->rotary_dim = model->head_dim / 2;
+        return FTMEM_OK;
+    }
     model->rotary_dim = model->head_dim;
     return FTMEM_OK;
 }
@@ -657,6 +668,18 @@ static ftmem_status config_kind_item(const config_source *c, const ftmem_entry *
     return config_fail(c, FTMEM_E_UNSUPPORTED, e, "modelled are full_attention and sliding_attention");
 }
 
+/* A list of layer numbers, in any order: sets `bit` in the items of those layers. */
+static ftmem_status config_layer_set(const config_source *c, const char *list, int64_t layers, uint8_t *items)
+{
+    for (size_t i = 0; i < c->count; i++) {
+        const ftmem_entry *e = &c->entries[i];
+        if (config_list_index(c, e, list) < 0) continue;
+        if (e->type != FTMEM_ENTRY_INT || e->integer < 0) return config_fail(c, FTMEM_E_TYPE, e, "it must be the number of a layer");
+        if (e->integer < layers) items[e->integer] = 1;
+    }
+    return FTMEM_OK;
+}
+
 /* Blocks that have one part each: by name, by an older name, and in a pattern (configuration_nemotron_h.py). */
 static const struct {
     const char *name, *old;
@@ -709,6 +732,42 @@ static ftmem_status config_one_part(const config_source *c, ftmem_model *model)
     else status = config_list(c, list, model->layers, config_mixer_item, model->layer_kind, &given);
     for (int64_t i = 0; i < model->layers; i++) routed = routed || ftmem__layer_mlp(model->layer_kind[i]) == FTMEM__MLP_EXPERTS;
     if (!routed) model->experts = model->experts_per_token = model->expert_ffn = model->shared_ffn = model->expert_latent = 0;
+    return status;
+}
+
+/* modeling_granitemoehybrid.py, modeling_bamba.py, modeling_mamba2.py: what a block has beside its mixer. */
+static void config_beside_mixer(const config_source *c, ftmem_model *model)
+{
+    ftmem_entry positions = config_lookup(c, "position_embedding_type");
+    bool rotates = positions.type == FTMEM_ENTRY_TEXT && strcmp(positions.text, "rope") == 0;
+    if (c->cls->family == FTMEM_GRANITEMOEHYBRID && model->experts > 0) model->shared_ffn = model->ffn;
+    if (model->experts == 0) model->experts_per_token = model->expert_ffn = 0;
+    for (int64_t i = 0; i < model->layers; i++) {
+        uint8_t *kind = &model->layer_kind[i];
+        if (c->cls->family == FTMEM_GRANITEMOEHYBRID && *kind == FTMEM__LAYER_FULL && !rotates) *kind = FTMEM__LAYER_NO_ROTATION;
+        if (c->cls->family == FTMEM_MAMBA2) *kind |= FTMEM__MLP_NONE << 4;
+        if (model->experts > 0) *kind |= FTMEM__MLP_EXPERTS << 4;
+    }
+}
+
+static ftmem_status config_mixer_layers(const config_source *c, ftmem_model *model)
+{
+    const char *list = config_given(c, "layers_block_type.0") ? "layers_block_type" : "layer_types";
+    uint8_t attends[FTMEM_MAX_LAYERS] = { 0 };
+    bool given = false, listed = c->cls->family == FTMEM_GRANITEMOEHYBRID;
+    int64_t expand = 2;
+    ftmem_entry e = config_lookup(c, c->cls->family == FTMEM_MAMBA2 ? "expand" : "mamba_expand"), act = config_lookup(c, "hidden_act");
+    ftmem_status status = config_whole(c, &e, 64, false, &expand);
+    if (act.type != FTMEM_ENTRY_TEXT || strcmp(act.text, "silu") != 0) return config_fail(c, FTMEM_E_UNSUPPORTED, &act, "modelled is silu");
+    if (status == FTMEM_OK && expand * model->hidden % model->ssm_heads)
+        return config_conflict(c, config_key_of(c, TO(ssm_heads)), model->ssm_heads, "hidden_size", model->hidden, "x expand must be a multiple of it");
+    model->ssm_head_dim = expand * model->hidden / model->ssm_heads;
+    if (status == FTMEM_OK && listed) status = config_list(c, list, model->layers, config_mixer_item, model->layer_kind, &given);
+    else if (status == FTMEM_OK) status = config_layer_set(c, "attn_layer_indices", model->layers, attends);
+    for (int64_t i = 0; i < model->layers; i++)
+        if (!given) model->layer_kind[i] = attends[i] ? FTMEM__LAYER_FULL : FTMEM__LAYER_SSM;
+        else model->layer_kind[i] = ftmem__layer_attention(model->layer_kind[i]);
+    if (status == FTMEM_OK) config_beside_mixer(c, model);
     return status;
 }
 
@@ -788,6 +847,7 @@ static ftmem_status config_layers(const config_source *c, ftmem_model *model)
 {
     int64_t window = 0;
     if (c->cls->family == FTMEM_NEMOTRON_H) return config_one_part(c, model);
+    if (config_is(c, CONFIG_MIXERS)) return config_mixer_layers(c, model);
     if (!config_is(c, CONFIG_WINDOW)) return FTMEM_OK;
     ftmem_status status = config_window(c, &window);
     if (status == FTMEM_OK && c->cls->family == FTMEM_SMOLLM3) status = config_smollm3_layers(c, window, model);
@@ -803,18 +863,6 @@ static ftmem_status config_layers(const config_source *c, ftmem_model *model)
 }
 
 /* ----------------------------------------------------------------------------------------------------- experts */
-
-/* A list of layer numbers, in any order: sets `bit` in the items of those layers. */
-static ftmem_status config_layer_set(const config_source *c, const char *list, int64_t layers, uint8_t *items)
-{
-    for (size_t i = 0; i < c->count; i++) {
-        const ftmem_entry *e = &c->entries[i];
-        if (config_list_index(c, e, list) < 0) continue;
-        if (e->type != FTMEM_ENTRY_INT || e->integer < 0) return config_fail(c, FTMEM_E_TYPE, e, "it must be the number of a layer");
-        if (e->integer < layers) items[e->integer] = 1;
-    }
-    return FTMEM_OK;
-}
 
 /* modeling_qwen3_moe.py Qwen3MoeDecoderLayer: which blocks are dense. */
 static ftmem_status config_sparse_step(const config_source *c, ftmem_model *model, uint8_t *dense)

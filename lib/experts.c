@@ -157,11 +157,20 @@ static void experts_route_sigmoid(ftmem__low *low, experts_choice *c)
     ftmem__drop(tape, scores);
 }
 
+/* modeling_granitemoehybrid.py GraniteMoeHybridTopKRouter: the best of logits.float(), their softmax in the stream's dtype. */
+static void experts_route_chosen_fp32(ftmem__low *low, experts_choice *c, int32_t dtype)
+{
+    experts_replace(low->tape, &c->logits, ftmem__cast(low->tape, c->logits, FTMEM_FP32));
+    experts_route_chosen(low, c);
+    experts_replace(low->tape, &c->weights, ftmem__cast(low->tape, c->weights, dtype));
+}
+
 static experts_choice experts_route(ftmem__low *low, ftmem__var x)
 {
     experts_choice c;
     c.logits = experts_logits(low, x);
     if (low->shape->family->router >= FTMEM__ROUTER_SIGMOID) experts_route_sigmoid(low, &c);
+    else if (low->shape->family->router == FTMEM__ROUTER_CHOSEN_FP32) experts_route_chosen_fp32(low, &c, x.dtype);
     else if (low->shape->family->router == FTMEM__ROUTER_CHOSEN) experts_route_chosen(low, &c);
     else experts_route_softmax(low, &c);
     return c;
@@ -423,6 +432,7 @@ static ftmem__var experts_shared(ftmem__low *low, ftmem__var x, ftmem__var y, ft
     ftmem__var sum;
     if (low->shape->model->shared_ffn == 0) return y;
     if (low->shape->family->shared_gated) shared = experts_weighed(low, x, shared);
+    else if (low->shape->family->mlp == FTMEM__GATED_FUSED) shared = ftmem__low_gated_fused(low, x, low->shape->model->shared_ffn);
     else if (experts_have_gates(low)) shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
     else shared = ftmem__low_plain(low, x, low->shape->model->shared_ffn);
     sum = ftmem__binary(low->tape, FTMEM__OP_ADD, y, shared);

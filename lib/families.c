@@ -47,6 +47,7 @@ STEPS(families_two_norms, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, 
       FTMEM__DROPOUT, FTMEM__KEEP, FTMEM__ADD_BRANCH, FTMEM__ADD);
 
 /* modeling_nemotron_h.py NemotronHBlock */
+STEPS(families_mamba2, FTMEM__RESIDUAL, FTMEM__NARROW, FTMEM__NORM, FTMEM__WIDE_RESIDUAL, FTMEM__MIXER, FTMEM__ADD); /* modeling_mamba2.py Mamba2Block */
 STEPS(families_one_part, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MIXER, FTMEM__ADD);
 
 /* modeling_bert.py BertLayer: norms after each half, each in a module that its input outlives */
@@ -145,6 +146,18 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_WHISPER] = {.block = families_whisper_decoder, .encoder = &families_whisper_source, .positions_by_row = true, WHISPER},
     [FTMEM_BART] = {.block = families_bart_decoder, .encoder = &families_bart_source, .logits_buffer = true, BART},
     [FTMEM_T5] = {.block = families_t5_decoder, .encoder = &families_t5_plain_encoder, .gated_form = &families_t5_gated, .keeps_cache = true, T5_PLAIN},
+    [FTMEM_GRANITEMOEHYBRID] = {.model_type = "granitemoehybrid", LLAMA_PARTS, .since = 500, .qkv_bias = OFF, .mlp = FTMEM__GATED_FUSED, .router = FTMEM__ROUTER_CHOSEN_FP32,
+        .embed_scale = true, .scale_outside = true, .logit_scale = true, .ids_held = true, .tables_asked = true,
+        .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, NULL, "input_linear", "output_linear", "embed_tokens", "lm_head", [FTMEM_ROLE_ROUTER] = "router",
+                    [FTMEM_ROLE_EXPERTS_UP] = "experts.gate_up_proj", [FTMEM_ROLE_EXPERTS_DOWN] = "experts.down_proj", [FTMEM_ROLE_MIXER_IN] = "in_proj",
+                    [FTMEM_ROLE_MIXER_OUT] = "out_proj"}},
+    [FTMEM_BAMBA] = {.model_type = "bamba", LLAMA_PARTS, .since = 500, .qkv_bias = OFF, .mlp = FTMEM__GATED, .turn = FTMEM__TURN_JOINED, .returns_weights = true,
+        .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", [FTMEM_ROLE_MIXER_IN] = "in_proj",
+                    [FTMEM_ROLE_MIXER_OUT] = "out_proj"}},
+    [FTMEM_MAMBA2] = {.model_type = "mamba2", .since = 500, .block = families_mamba2, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
+        .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .positions = FTMEM__POSITIONLESS, .logits_fp32 = true,
+        .head_narrowed = true, .out_proj_refused = true,
+        .modules = {NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, "embeddings", "lm_head", [FTMEM_ROLE_MIXER_IN] = "in_proj", [FTMEM_ROLE_MIXER_OUT] = "out_proj"}},
     [FTMEM_NEMOTRON_H] = {.model_type = "nemotron_h", .block = families_one_part, .norm = FTMEM__RMS_WIDENED, .positions = FTMEM__UNROTATED, .mlp = FTMEM__PLAIN, .activation = FTMEM_RELU2,
         .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .router_fp32 = true, .logits_fp32 = true, .out_proj_refused = true, .since = 500, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
         .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF,

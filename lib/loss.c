@@ -75,6 +75,11 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
     int64_t out = words ? shape->vocab : shape->job->classes;
     ftmem__var in = ftmem__low_before_logits(low, x), y, t;
     tape->part = FTMEM__PART_HEAD;
+    if (shape->family->head_narrowed) {
+        t = ftmem__cast(tape, in, shape->ends);
+        ftmem__drop(tape, in);
+        in = t;
+    }
     if (shape->job->task == FTMEM_TASK_IMAGE_CLASSIFY && !shape->head_copy) {
         y = loss_image_head(low, in, out);
         ftmem__drop(tape, in);

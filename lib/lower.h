@@ -86,6 +86,7 @@ typedef struct ftmem__shape {
     bool head_own_trained;                                   /* what the head has beside a matrix that it may share: a bias, a transform */
     bool tied;                                               /* head and embedding are one tensor */
     bool require_input_grad;                                 /* enable_input_require_grads: the embedding's output requires a gradient */
+    bool rotates;                                            /* cos and sin are made */
     bool has_sliding, has_full;                              /* some block has this kind */
     int64_t eval_b;                                          /* rows of an evaluation pass */
     bool mask_cross;                                         /* and for cross-attention */
@@ -226,6 +227,7 @@ ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x);
 ftmem__var ftmem__low_up(ftmem__low *low, ftmem__var x);                               /* act(up(x)): takes over x */
 ftmem__var ftmem__low_down(ftmem__low *low, ftmem__var x);                             /* x stays the caller's */
 ftmem__var ftmem__low_gated(ftmem__low *low, ftmem__var x, int64_t width);             /* a gated MLP of this width */
+ftmem__var ftmem__low_gated_fused(ftmem__low *low, ftmem__var x, int64_t width);       /* gate and up in one projection */
 ftmem__var ftmem__low_plain(ftmem__low *low, ftmem__var x, int64_t width);             /* one without a gate */
 ftmem__var ftmem__low_mlp_inline(ftmem__low *low, ftmem__var x);                       /* takes over x */
 ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x);                       /* takes over x */

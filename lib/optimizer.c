@@ -316,7 +316,7 @@ static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
     const ftmem__shape *shape = &walk->shape;
     const ftmem_job *job = shape->job;
     const ftmem__shape *fed = walk->stack[0].shape;
-    bool rope = shape->family->positions <= FTMEM__ROPE_INTERLEAVED && shape->model->alibi != FTMEM_ON;
+    bool rope = shape->family->positions <= FTMEM__ROPE_INTERLEAVED && shape->model->alibi != FTMEM_ON && shape->rotates;
     t->buffer_bytes = rope ? 2 * ftmem__round512(shape->rotary / 2 * 4) : 0;
     if (shape->family->tables_by_kind && shape->has_full && shape->has_sliding) t->buffer_bytes *= 2;
     if (shape->family->logits_buffer) t->buffer_bytes += ftmem__round512(ftmem__bytes(shape->compute, shape->vocab));

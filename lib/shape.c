@@ -110,7 +110,9 @@ static void shape_masks(ftmem__shape *shape)
     for (i = 0; i < shape->model->layers; i++) {
         if (ftmem__layer_attention(shape->model->layer_kind[i]) == FTMEM__LAYER_SLIDING) shape->has_sliding = true;
         else shape->has_full = true;
+        if (!shape->family->tables_asked || ftmem__layer_attention(shape->model->layer_kind[i]) == FTMEM__LAYER_FULL) shape->rotates = true;
     }
+    if (shape->family->positions == FTMEM__POSITIONLESS) shape->has_full = false; /* no block attends */
     if (job->attention == FTMEM_FLASH2) always = false;
     shape->mask_full = always;
     shape->mask_cross = shape->crossed && !shape->fed_features && job->mask == FTMEM_MASK_PADDED && job->attention != FTMEM_FLASH2;

@@ -54,7 +54,7 @@ from transformers.pytorch_utils import Conv1D
 TYPES = (
     "llama mistral qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 gpt2 gpt_neox gptj opt bloom mpt falcon starcoder2 "
     "gpt_bigcode olmo olmo2 olmo3 smollm3 granite stablelm cohere cohere2 mixtral qwen3_moe deepseek_v2 deepseek_v3 glm4_moe "
-    "minimax_m2 olmoe minicpm3 deepseek_v32 glm_moe_dsa mimo_v2_flash qwen2_moe gpt_oss ministral3 nemotron_h "
+    "minimax_m2 olmoe minicpm3 deepseek_v32 glm_moe_dsa mimo_v2_flash qwen2_moe gpt_oss ministral3 nemotron_h granitemoehybrid bamba mamba2 "
     "qwen3_next qwen3_5_text qwen3_5_moe_text"
 ).split()
 
@@ -372,7 +372,7 @@ def default_rows(typ):
         sub = type(cls().attn_config)
         rows += [("attn_config." + f.name, text(f.default)) for f in dataclasses.fields(sub) if f.name not in base]
     for key, name in (cls.attribute_map | ALIASES.get(typ, {})).items():
-        if name == "layers_block_type":
+        if "layers_block_type" in (key, name):
             continue  # a list
         if resolved(typ, name, **{key: 24}) == resolved(typ, name, **{key: 24, name: 48}) == 24:
             rows.append((key, "alias:" + name))
