@@ -1040,6 +1040,28 @@ static ftmem_entry config_outer(const config_source *c, const char *key)
     return given ? *given : none;
 }
 
+/* modeling_qwen2_5_vl.py: the blocks of fullatt_block_indexes attend to whole images, every so many of them. */
+static ftmem_status config_tower_windows(const config_source *c, ftmem_model *model)
+{
+    ftmem_entry window = config_lookup(c, "window_size");
+    int64_t every = 8, missing;
+    size_t i;
+    for (i = 0; i < c->count; i++)
+        if (config_list_index(c, &c->entries[i], "fullatt_block_indexes") == 0) every = c->entries[i].integer + 1;
+    if (every < 1) every = 8;
+    missing = model->tower_layers / every;
+    for (i = 0; i < c->count; i++) {
+        int64_t block = c->entries[i].integer;
+        if (config_list_index(c, &c->entries[i], "fullatt_block_indexes") < 0 || block >= model->tower_layers) continue;
+        if ((block + 1) % every != 0) missing = -1;
+        missing -= 1;
+        if (missing < 0) return config_fail(c, FTMEM_E_UNSUPPORTED, &c->entries[i], "modelled is full attention in every so many blocks");
+    }
+    model->tower_window = window.type == FTMEM_ENTRY_INT && window.integer > 0 && window.integer <= 1 << 16 ? window.integer : 0;
+    model->tower_full_every = every;
+    return FTMEM_OK;
+}
+
 /* vision_feature_layer counts the tower's input too, or from the end; vision_feature_select_strategy says whether the class token goes on. */
 static ftmem_status config_features(const config_source *c, ftmem_model *model)
 {
@@ -1112,6 +1134,7 @@ static ftmem_status config_tower(const config_source *c, ftmem_model *model)
     model->activation = text.activation;
     config_copy_switches(model, &text);
     if (status == FTMEM_OK) status = config_features(c, model);
+    if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_QWEN2_5_VL) status = config_tower_windows(&tower, model);
     if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_QWEN3_VL) config_taps(&tower, model);
     return status == FTMEM_OK ? config_outer_keys(c, model) : status;
 }

@@ -276,6 +276,11 @@ static const ftmem__family families_towers[FTMEM_TOWER_END] = {
     [FTMEM_TOWER_LLAVA] = {.model_type = "clip_vision_model", TOWER, .activation = FTMEM_QUICK_GELU, .class_token = true, .embed_norm = true, .modules = CLIP_MODULES},
     [FTMEM_TOWER_GEMMA3] = {.model_type = "siglip_vision_model", TOWER, .activation = FTMEM_GELU_TANH, .patch_bias = true, .image_masks = true, .bridge = FTMEM__BRIDGE_GEMMA3,
         .modules = CLIP_MODULES},
+    /* modeling_qwen2_5_vl.py Qwen2_5_VisionTransformerPretrainedModel */
+    [FTMEM_TOWER_QWEN2_5_VL] = {.model_type = "qwen2_5_vl_vision", .block = families_sequential, .embedding = FTMEM__EMBED_IMAGE, .norm = FTMEM__RMS, .positions = FTMEM__ROPE,
+        .tables = FTMEM__TABLES_CAST_QK_FP32, .qkv = FTMEM__QKV_HEADS, .activation = FTMEM_SILU, .bidirectional = true, .any_size = true, .chunked = true,
+        .bridge = FTMEM__BRIDGE_QWEN, .tied = OFF, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF,
+        .modules = {NULL, NULL, NULL, "qkv", "proj", "gate_proj", "up_proj", NULL, "down_proj"}},
 };
 
 /* clang-format on */
@@ -385,6 +390,7 @@ int64_t ftmem__image_features(const ftmem_model *model, const ftmem_job *job)
 void ftmem__model_tower(const ftmem_model *model, ftmem_model *tower)
 {
     const ftmem__family *row = ftmem__family_tower(model);
+    int64_t i;
     memset(tower, 0, sizeof *tower);
     tower->struct_size = model->struct_size;
     tower->layers = model->tower_layers;
@@ -395,7 +401,9 @@ void ftmem__model_tower(const ftmem_model *model, ftmem_model *tower)
     tower->activation = model->tower_activation;
     tower->image_size = model->image_size;
     tower->patch_size = model->patch_size;
-    tower->channels = model->channels;
+    tower->channels = model->channels * (model->temporal_patch > 0 ? model->temporal_patch : 1);
+    for (i = 0; i < tower->layers && i < FTMEM_MAX_LAYERS; i++)
+        if (model->tower_full_every > 0 && (i + 1) % model->tower_full_every != 0) tower->layer_kind[i] = FTMEM__LAYER_SLIDING;
     families_switches(tower, row);
 }
 

@@ -31,6 +31,54 @@ static ftmem__var image_with_class(ftmem__low *low, ftmem__var patches)
     return x;
 }
 
+/* hidden_states[window_index, :, :], which lies in CPU memory: its gradient is summed into zeros. */
+static ftmem__var image_permuted(ftmem__low *low, ftmem__var x)
+{
+    return ftmem__unary(low->tape, FTMEM__OP_INDEX, x);
+}
+
+/* modeling_qwen2_5_vl.py: patches in the order of windows. */
+static ftmem__var image_in_windows(ftmem__low *low, ftmem__var patches)
+{
+    ftmem__var y;
+    if (!low->shape->window) return patches;
+    y = image_permuted(low, patches);
+    ftmem__drop(low->tape, patches);
+    return y;
+}
+
+static void image_hold(ftmem__low *low, ftmem__prologue *p, int64_t n, int32_t dtype)
+{
+    ftmem__var v = ftmem__constant(n, 0, dtype);
+    v.store = ftmem__alloc(low->tape, FTMEM__OP_TABLE, n, 0, dtype, low->tape->birth);
+    p->held[p->held_count++] = v;
+}
+
+/* Windows of an image. */
+static int64_t image_windows(const ftmem__shape *shape)
+{
+    return (shape->grid[0] + shape->window - 1) / shape->window * ((shape->grid[1] + shape->window - 1) / shape->window);
+}
+
+/* get_vision_position_ids and the sequences' ends, then cos and sin of every patch in fp32: kept by rotations that record a graph. */
+void ftmem__low_image_positions(ftmem__low *low, ftmem__prologue *p)
+{
+    const ftmem__shape *shape = low->shape;
+    bool graph = shape->tower_trained || shape->require_input_grad || (shape->adapted && shape->adapter->targets);
+    int32_t i;
+    if (shape->family->positions != FTMEM__ROPE) return;
+    image_hold(low, p, 2 * low->tokens, FTMEM_INT64);
+    for (i = 0; i < 1 + (shape->window > 0); i++) { /* arguments of the blocks */
+        image_hold(low, p, 4 * (low->b * (i ? image_windows(shape) : 1) + 1), FTMEM_INT8);
+        p->masks[p->mask_count++] = p->held[--p->held_count];
+    }
+    for (i = 0; i < 2; i++) {
+        image_hold(low, p, low->tokens * shape->rotary, FTMEM_FP32);
+        if (graph) p->tables[i] = p->held[--p->held_count];
+    }
+    p->has_tables = graph;
+}
+
 /* modeling_clip.py CLIPVisionEmbeddings.forward with pre_layrnorm; modeling_siglip.py SiglipVisionEmbeddings.forward */
 ftmem__var ftmem__low_embed_image(ftmem__low *low)
 {
@@ -38,6 +86,7 @@ ftmem__var ftmem__low_embed_image(ftmem__low *low)
     ftmem__tape *tape = low->tape;
     ftmem__var patches = ftmem__low_patches(low, FTMEM_ROLE_TOWER, shape->s - shape->family->class_token, shape->family->patch_bias), x, rows, y;
     ftmem__low_input_leaf(low, &patches);
+    if (shape->family->positions != FTMEM__LEARNED) return image_in_windows(low, patches);
     x = image_with_class(low, patches);
     rows = ftmem__low_lookup(low, image_parameter(low, shape->s, shape->h), shape->s);
     y = ftmem__binary(tape, FTMEM__OP_ADD, x, rows);
@@ -162,10 +211,27 @@ static ftmem__var image_bridge_gemma3(ftmem__low *low, ftmem__var x)
     return cast;
 }
 
+/* modeling_qwen2_5_vl.py Qwen2_5_VLPatchMerger, then the order of patches again; the outputs hold what goes in. */
+static ftmem__var image_bridge_qwen(ftmem__low *low, ftmem__var x)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t merged = low->shape->unit * low->shape->h;
+    ftmem__var y = ftmem__low_norm(low, x, low->shape->h);
+    tape->part = FTMEM__PART_TOWER;
+    ftmem__cache_hold(tape, x, ftmem__holds_outputs(low->shape->job));
+    y.cols = (int32_t)merged;
+    image_replace(tape, &y, image_linear(low, y, merged));
+    image_replace(tape, &y, ftmem__unary(tape, FTMEM__OP_GELU, y));
+    image_replace(tape, &y, image_linear(low, y, low->shape->next->h));
+    image_replace(tape, &y, image_permuted(low, y));
+    return image_join(low, y);
+}
+
 ftmem__var ftmem__low_bridge(ftmem__low *low, ftmem__var x)
 {
     low->tape->part = FTMEM__PART_TOWER;
     low->adapted = low->shape->adapted;
+    if (low->shape->family->bridge == FTMEM__BRIDGE_QWEN) return image_bridge_qwen(low, x);
     if (low->shape->family->bridge == FTMEM__BRIDGE_GEMMA3) return image_bridge_gemma3(low, x);
     return image_bridge_llava(low, x);
 }
@@ -204,10 +270,7 @@ ftmem__var ftmem__low_scatter(ftmem__low *low, ftmem__prologue *p, ftmem__var wo
     ftmem__drop(tape, words);
     p->held[p->held_count++] = mask; /* names of the caller's */
     p->held[p->held_count++] = ftmem__keep(tape, y);
-    if (low->shape->image_masks) { /* block_sequence_ids */
-        mask = ftmem__constant(low->tokens, 0, FTMEM_INT64);
-        mask.store = ftmem__alloc(tape, FTMEM__OP_TABLE, mask.n, 0, FTMEM_INT64, tape->birth);
-        p->held[p->held_count++] = mask;
-    }
+    if (low->shape->image_masks) image_hold(low, p, low->tokens, FTMEM_INT64); /* block_sequence_ids */
+    if (low->shape->takes_video) image_hold(low, p, low->tokens, FTMEM_BOOL);  /* the mask of video tokens */
     return y;
 }

@@ -90,7 +90,10 @@ typedef struct ftmem__shape {
     bool fed_features;                                       /* the first stack takes features of a fixed length, which are not masked */
     bool causal;                                             /* blocks of a decoder */
     bool crossed;                                            /* blocks attend to the stack before this one */
+    bool chunked;                                            /* attention runs image by image, or window by window */
+    int64_t grid[2], window, unit;                           /* of an image: merged patches high and wide, of a window's side; patches of a merged one */
     bool image_masks;                                        /* masks of each row's own, which show where its images are */
+    bool takes_video;                                        /* the model's forward looks for tokens of videos too, and is given the kinds of all tokens */
     bool scattered;                                          /* what the stack before has made takes the places of tokens */
     bool tower;                                              /* a vision tower, whose rows are images */
     int64_t unread;                                          /* its last blocks whose output nobody reads */
@@ -150,7 +153,7 @@ bool ftmem__shape_layer_adapted(const ftmem__shape *shape, int64_t layer);
 
 /* What the base model's frame holds beside the stream while its blocks run. */
 typedef struct ftmem__prologue {
-    ftmem__var held[4];   /* the embedding and what was added to it: until the base model returns */
+    ftmem__var held[6];   /* the embedding and what was added to it: until the base model returns */
     ftmem__var masks[4];  /* masks and other arguments of blocks: likewise; to the end of backward when blocks are checkpointed */
     ftmem__var tables[2]; /* cos and sin: kept by the rotations to the end of backward */
     int32_t held_count, mask_count;
@@ -238,6 +241,7 @@ ftmem__var ftmem__low_embed_patches(ftmem__low *low);
 ftmem__var ftmem__low_patches(ftmem__low *low, int32_t role, int64_t patches, bool bias); /* an image's patches through a convolution */
 /* image.c */
 ftmem__var ftmem__low_embed_image(ftmem__low *low);
+void ftmem__low_image_positions(ftmem__low *low, ftmem__prologue *p);
 ftmem__var ftmem__low_bridge(ftmem__low *low, ftmem__var x); /* a tower's end: features in the text model's width; x stays the caller's */
 ftmem__var ftmem__low_scatter(ftmem__low *low, ftmem__prologue *p, ftmem__var words); /* takes over the words */
 /* tower.c */

@@ -20,7 +20,8 @@ uint8_t ftmem__shape_layer_kind(const ftmem__shape *shape, int64_t layer)
         bool old = ftmem__layer_attention(shape->model->layer_kind[layer - 1]) == FTMEM__LAYER_SHARED_INDEX;
         return kind | (old ? FTMEM__LAYER_HANDED_OLD : FTMEM__LAYER_HANDED_NEW);
     }
-    bool alike = !shape->family->sliding_kv_twice && ftmem__layer_attention(kind) == FTMEM__LAYER_SLIDING && shape->mask_sliding == shape->mask_full;
+    bool alike =
+        !shape->family->sliding_kv_twice && ftmem__layer_attention(kind) == FTMEM__LAYER_SLIDING && shape->mask_sliding == shape->mask_full && !shape->window;
     return alike ? (uint8_t)(kind - FTMEM__LAYER_SLIDING) : kind;
 }
 
@@ -182,6 +183,7 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     shape->tower = tower;
     shape->scattered = !encoder && c->job.images > 0;
     shape->image_masks = shape->scattered && ftmem__family_tower(m)->image_masks;
+    shape->takes_video = shape->scattered && ftmem__family_tower(m)->any_size && ftmem__family_tower(m)->chunked;
     shape->each = tower ? c->job.images : 1;
     shape->b = c->job.micro_batch * shape->each;
     shape->virtual_tokens = tower ? 0 : c->adapter.virtual_tokens;
@@ -206,6 +208,16 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     return shape_check(shape, error);
 }
 
+/* get_vision_window_index in transformers/vision_utils.py: windows are whole numbers of merged patches. */
+static void shape_grid(ftmem__shape *shape, const ftmem__case *c)
+{
+    int64_t merge = c->model.tower_merge > 0 ? c->model.tower_merge : 1, side = merge * c->model.patch_size;
+    shape->grid[0] = c->job.image_height / side;
+    shape->grid[1] = c->job.image_width / side;
+    shape->window = c->model.tower_window / side;
+    shape->unit = merge * merge;
+}
+
 /* Rows are images; the tower's part decides about all of it. */
 ftmem_status ftmem__shape_tower(ftmem__shape *shape, const ftmem__shape *text, const ftmem__case *c, ftmem_error *error)
 {
@@ -214,6 +226,8 @@ ftmem_status ftmem__shape_tower(ftmem__shape *shape, const ftmem__shape *text, c
     shape->adapter = &c->tower;
     shape->rest_trained = shape->position_trained = shape->embed_trained = shape->tower_trained;
     shape->unread = c->model.tower_unread;
+    shape->chunked = shape->family->chunked && c->job.attention != FTMEM_FLASH2;
+    shape_grid(shape, c);
     shape->next = text;
     return status;
 }
