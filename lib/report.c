@@ -172,18 +172,24 @@ static int64_t report_any(const int64_t above[FTMEM__MAX_KINDS])
     return 0;
 }
 
+/* Updated in backward, gradients are gone; a tied head's waits for the embedding's. */
+static bool report_stays(const ftmem__walk *walk, const ftmem__param *p)
+{
+    return !ftmem__updates_in_backward(walk->shape.job) || (walk->shape.tied && p->role == FTMEM_ROLE_EMBED && p->base);
+}
+
 static void report_gradients(report *r)
 {
     const ftmem__walk *walk = r->step->walk;
     const ftmem__moment *m = &r->step->peak;
-    bool all = m->later_micro || m->phase == FTMEM_PHASE_OPTIMIZER || m->phase == FTMEM_PHASE_OPTIMIZER2;
+    bool all = m->later_micro || ((m->phase == FTMEM_PHASE_OPTIMIZER || m->phase == FTMEM_PHASE_OPTIMIZER2) && !ftmem__updates_in_backward(walk->shape.job));
     int64_t above[FTMEM__MAX_KINDS] = { 0 };
     int32_t i;
     for (i = 0; i < walk->stacks; i++) report_layers(walk, i, all ? 0 : report_done(walk, m, i), report_depth(walk, i), above);
     for (i = 0; i < walk->params.count; i++) {
         const ftmem__param *p = &walk->params.at[i];
         int64_t count;
-        if (!p->trained) continue;
+        if (!p->trained || !report_stays(walk, p)) continue;
         if (p->segment >= 0 && walk->shape.family->shared_blocks) count = report_any(above);
         else if (p->segment >= 0) count = above[p->segment] * (p->outside ? 1 : p->copies);
         else count = all ? 1 : report_gradient_count(walk, m, p);
@@ -217,7 +223,6 @@ static void report_states(report *r)
         const ftmem__rule *rule = ftmem__rule_for(job, p);
         if (p->trained) report_list(r, p, rule->keep, (int32_t)sizeof rule->keep, FTMEM_CLASS_STATES, ftmem__param_count(walk, p), FTMEM__OP_STATE);
     }
-    report_bytes(r, FTMEM_CLASS_STATES, r->step->totals.trainable > 0 ? ftmem__optimizer_of(job)->once : 0, FTMEM__OP_STATE, FTMEM__PART_OPTIMIZER);
 }
 
 /* The step's temporaries: one of each trained tensor, or a few of the one that needs most. */
@@ -242,7 +247,7 @@ static void report_weights(report *r)
     const ftmem__walk *walk = r->step->walk;
     const ftmem__totals *t = &r->step->totals;
     const ftmem__moment *m = &r->step->peak;
-    bool states = m->phase >= FTMEM_PHASE_OPTIMIZER;
+    bool states = m->phase >= (ftmem__optimizer_of(walk->shape.job)->from_start ? FTMEM_PHASE_FORWARD : FTMEM_PHASE_OPTIMIZER);
     bool eval = m->phase == FTMEM_PHASE_EVAL;
     int32_t i;
     for (i = 0; i < walk->params.count; i++) {

@@ -131,15 +131,19 @@ static ftmem_status shape_check(const ftmem__shape *shape, ftmem_error *error)
     const int64_t limit = (int64_t)1 << 50;
     int64_t rows = shape->eval_b > shape->b ? shape->eval_b : shape->b;
     int64_t tokens = ftmem__mul(&c, rows, shape->s), scores = ftmem__mul(&c, ftmem__mul(&c, tokens, shape->s), shape->heads);
-    int64_t widest = shape->vocab, h = shape->h;
+    int64_t widest = shape->vocab, h = shape->h, linear = 2 * (shape->model->linear_key_dim + shape->model->linear_value_dim) + 64;
     if (shape->f * 2 > widest) widest = shape->f * 2;
     if (shape->q + 2 * shape->kv > widest) widest = shape->q + 2 * shape->kv;
+    if (shape->model->linear_value_heads * linear > widest) widest = shape->model->linear_value_heads * linear;
     if (shape->heads * (shape->d + shape->dv) > widest) widest = shape->heads * (shape->d + shape->dv);
     if (ftmem__mul(&c, tokens, widest) > limit || ftmem__mul(&c, widest, h) > limit || scores > limit || ftmem__mul(&c, tokens, h) > limit) c.overflow = true;
     if (ftmem__mul(&c, shape->model->position_rows, h) > limit || ftmem__mul(&c, shape->model->position_rows, shape->model->position_rows) > limit)
         c.overflow = true;
     if (ftmem__mul(&c, ftmem__mul(&c, widest, h), shape->model->layers) > limit << 4) c.overflow = true;
     if (ftmem__mul(&c, ftmem__mul(&c, tokens, shape->s), shape->model->index_dim) > limit) c.overflow = true;
+    if (ftmem__mul(&c, ftmem__mul(&c, tokens + 64 * rows, shape->model->linear_value_heads), shape->model->linear_key_dim * shape->model->linear_value_dim) >
+        limit)
+        c.overflow = true;
     if (ftmem__mul(&c, ftmem__mul(&c, tokens, shape->s), shape->model->index_heads) > limit) c.overflow = true;
     if (!c.overflow) return FTMEM_OK;
     return ftmem__fail(error, FTMEM_E_OVERFLOW, "job", "",

@@ -75,11 +75,24 @@ static void step_sides_made(step_run *run, const ftmem__stack *stack, const ftme
         if (kind->made >> k & 1) step_side(run, &stack->side[k], pass, 1);
 }
 
+/* In the first step an optimizer in backward leaves new states behind. */
+static ftmem__figure step_with_states(const step_run *run, ftmem__figure f, int32_t segment, int32_t pass)
+{
+    const ftmem_job *job = run->walk->shape.job;
+    bool leaves = pass == FTMEM__PASS_BACKWARD && run->first == FTMEM_PHASE_FORWARD && ftmem__updates_in_backward(job);
+    int64_t states = leaves && !ftmem__optimizer_of(job)->from_start ? ftmem__segment_states(run->walk, segment) : 0;
+    f.delta += states;
+    if (states == 0 || !ftmem__segment_is_embed(segment)) return f;
+    states += run->walk->stack[run->stack].embed.update_peak;
+    if (states > f.peak) f.peak = states;
+    return f;
+}
+
 /* A pass over a run of equal blocks: memory is linear in the block's index, so the highest moment is at one of the ends. */
 static void step_blocks(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack, int64_t first, int64_t last)
 {
     int32_t segment = stack->of_layer[first];
-    ftmem__figure f = run->walk->kind[segment].pass[pass];
+    ftmem__figure f = step_with_states(run, run->walk->kind[segment].pass[pass], segment, pass);
     int64_t rest = f.delta * (last > first ? last - first : first - last);
     if (f.delta <= 0) step_moment(run, phase, f, segment, pass, (int32_t)first);
     run->level += rest;
@@ -135,7 +148,7 @@ static void step_stack_forward(step_run *run, int32_t phase, int32_t pass, int32
 {
     const ftmem__stack *stack = &run->walk->stack[index];
     run->stack = index;
-    step_pass(run, phase, stack->embed.pass[pass], ftmem__segment_embed(index), pass, -1);
+    step_pass(run, phase, step_with_states(run, stack->embed.pass[pass], ftmem__segment_embed(index), pass), ftmem__segment_embed(index), pass, -1);
     step_blocks_forward(run, phase, pass, stack);
     if (index == run->walk->stacks - 1) return;
     if (stack->shape->tower) step_leave(run, stack, pass); /* its end is the whole model's */
@@ -253,10 +266,10 @@ static void step_head_backward(step_run *run, int32_t phase, int32_t pass)
         step_moment(run, phase, head->early, segment, pass, -1);
         run->level += run->step->totals.workspace_bytes;
         run->both = true;
-        step_pass(run, phase, head->late, segment, pass, -1);
+        step_pass(run, phase, step_with_states(run, head->late, segment, pass), segment, pass, -1);
         return;
     }
-    step_pass(run, phase, head->pass[pass], segment, pass, -1);
+    step_pass(run, phase, step_with_states(run, head->pass[pass], segment, pass), segment, pass, -1);
 }
 
 /* The first block's turn has come: every other reader of a stack's sides has run. What its own graph keeps is on its tape. */
@@ -309,7 +322,8 @@ static void step_stack_backward(step_run *run, int32_t phase, int32_t pass, int3
     step_blocks_backward(run, phase, pass, stack);
     run->level -= step_waiting(run->walk, stack);
     run->level -= step_arguments(stack);
-    if (stack->embed.out_grad) step_pass(run, phase, stack->embed.pass[pass], ftmem__segment_embed(index), pass, -1);
+    if (stack->embed.out_grad)
+        step_pass(run, phase, step_with_states(run, stack->embed.pass[pass], ftmem__segment_embed(index), pass), ftmem__segment_embed(index), pass, -1);
 }
 
 static void step_stacks_backward(step_run *run, int32_t phase, int32_t pass)
@@ -321,7 +335,7 @@ static void step_stacks_backward(step_run *run, int32_t phase, int32_t pass)
         step_stack_backward(run, phase, pass, i);
         if (i == 0 || !walk->stack[i - 1].end.out_grad) return;
         run->stack = i - 1;
-        step_pass(run, phase, walk->stack[i - 1].end.pass[pass], ftmem__segment_end(i - 1), pass, -1);
+        step_pass(run, phase, step_with_states(run, walk->stack[i - 1].end.pass[pass], ftmem__segment_end(i - 1), pass), ftmem__segment_end(i - 1), pass, -1);
     }
 }
 
@@ -361,7 +375,6 @@ static void step_once(step_run *run, int64_t states)
         run->both = true;
     }
     run->level = t->resident - t->narrowed_bytes + t->master_bytes + t->state_bytes + t->gradient_bytes + 2 * t->workspace_bytes + run->held + run->leaf;
-    if (run->walk->shape.job->loss == FTMEM_LOSS_HELD || run->walk->shape.job->loss == FTMEM_LOSS_LOOP) run->level += 512; /* the loss itself */
     step_optimizer(run);
     if (run->walk->shape.job->loss != FTMEM_LOSS_LOOP) run->held = run->leaf = 0;
 }
@@ -459,7 +472,7 @@ void ftmem__step_run(ftmem__step *step)
     step_flops(step);
     step_still(&run, FTMEM_PHASE_LOAD, t->resident);
     run.first = FTMEM_PHASE_FORWARD;
-    step_once(&run, 0);
+    step_once(&run, ftmem__optimizer_of(step->walk->shape.job)->from_start ? t->state_bytes : 0);
     run.first = FTMEM_PHASE_FORWARD2;
     step_once(&run, t->state_bytes);
     step_still(&run, FTMEM_PHASE_SAVE, t->resident - t->narrowed_bytes + t->master_bytes + t->state_bytes + 2 * t->workspace_bytes);

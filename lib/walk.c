@@ -1,3 +1,4 @@
+#include "optimizer.h"
 #include "walk.h"
 
 typedef struct walk_probe { /* set for a second run */
@@ -51,6 +52,15 @@ static bool walk_sums(const ftmem__walk *walk, const ftmem__kind *kind, int32_t 
     return pass == FTMEM__PASS_BACKWARD_LATER;
 }
 
+/* Gradients are used up as they arrive. */
+static void walk_update(ftmem__walk *walk, const ftmem__kind *kind)
+{
+    walk->tape.update = ftmem__update_of;
+    walk->tape.updater = walk->shape.job;
+    walk->tape.update_waits = ftmem__optimizer_of(walk->shape.job)->waits;
+    walk->tape.in_block = kind != NULL;
+}
+
 static void walk_start(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_probe *probe)
 {
     ftmem__tape *tape = &walk->tape;
@@ -58,6 +68,7 @@ static void walk_start(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass,
     tape->sum_leaves = walk_sums(walk, kind, pass);
     tape->shared_casts = kind && walk->shape.family->shared_blocks && !kind->first;
     if (pass == FTMEM__PASS_EVAL) tape->mode = FTMEM__NO_GRAD;
+    if (ftmem__updates_in_backward(walk->shape.job)) walk_update(walk, kind);
     tape->later.wanted = !probe && (walk->shape.job->accumulation > 1 || walk->shape.regularised);
     walk_listen(tape, probe);
 }
@@ -689,7 +700,7 @@ static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_
 }
 
 /* Backward from a stream whose forward has just been recorded on the tape; nothing else of it is held any more. */
-static ftmem__figure walk_embed_backward_from(ftmem__walk *walk, ftmem__var x, const walk_probe *probe)
+static ftmem__figure walk_embed_backward_from(ftmem__walk *walk, ftmem__ends *ends, ftmem__var x, const walk_probe *probe)
 {
     ftmem__tape *tape = &walk->tape;
     ftmem__figure f;
@@ -703,6 +714,7 @@ static ftmem__figure walk_embed_backward_from(ftmem__walk *walk, ftmem__var x, c
     ftmem__tape_mark(tape);
     ftmem__backward(tape, x, g);
     f = walk_figure(tape, base);
+    ends->update_peak = tape->update_peak - base;
     walk_end(walk, probe);
     return f;
 }
@@ -723,7 +735,7 @@ static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t stack, int32
     for (i = 0; i < 2 && p.has_tables; i++) ftmem__drop(tape, p.tables[i]);
     ftmem__cache_clear(tape);
     ftmem__drop(tape, x);
-    return walk_embed_backward_from(walk, x, probe);
+    return walk_embed_backward_from(walk, &walk->stack[stack].embed, x, probe);
 }
 
 /* ----------------------------------------------------------------------------------------- words before a tower */
@@ -758,7 +770,7 @@ static ftmem__figure walk_words_backward(ftmem__walk *walk, int32_t pass, const 
     (void)walk_words_forward(walk, pass, NULL, &x);
     ftmem__cache_clear(&walk->tape);
     ftmem__drop(&walk->tape, x);
-    return walk_embed_backward_from(walk, x, probe);
+    return walk_embed_backward_from(walk, &walk->words, x, probe);
 }
 
 static void walk_words(ftmem__walk *walk)
@@ -1011,7 +1023,7 @@ static walk_stream walk_embed(ftmem__walk *walk, int32_t stack)
     stream.grad = embed->out_grad;
     stream.dtype = embed->out_dtype;
     if (stream.grad) {
-        embed->pass[FTMEM__PASS_BACKWARD] = walk_embed_backward_from(walk, x, NULL);
+        embed->pass[FTMEM__PASS_BACKWARD] = walk_embed_backward_from(walk, embed, x, NULL);
         embed->flops_backward = walk->tape.flops;
     }
     if (stream.grad && job->accumulation > 1)
@@ -1021,7 +1033,7 @@ static walk_stream walk_embed(ftmem__walk *walk, int32_t stack)
     return stream;
 }
 
-/* A vision tower is there and does not run. */
+/* A vision tower, or blocks for multi-token prediction: there, and not run. */
 static void walk_tower(ftmem__walk *walk)
 {
     ftmem__low low = walk_low(walk, 0, NULL, FTMEM__PASS_EVAL);
@@ -1029,6 +1041,7 @@ static void walk_tower(ftmem__walk *walk)
     walk->params.segment = ftmem__segment_embed(0);
     low.params = &walk->params;
     ftmem__low_tower(&low);
+    ftmem__low_mtp(&low);
 }
 
 ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error)

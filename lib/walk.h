@@ -65,7 +65,8 @@ typedef struct ftmem__ends { /* embedding or end */
     int64_t released_bytes;        /* embedding: what the base model's frame lets go when it returns */
     int64_t eval_released_bytes;
     int64_t mask_bytes, held_bytes, kept_bytes, cache_bytes, logits_bytes, table_bytes;
-    int64_t norm_peak; /* head: while the base model's frame is still there */
+    int64_t update_peak; /* embedding: the highest moment of its update in backward */
+    int64_t norm_peak;   /* head: while the base model's frame is still there */
     double flops_forward, flops_backward;
     bool out_grad, in_kept;
     uint8_t out_dtype;
