@@ -1179,11 +1179,25 @@ static ftmem_status config_outer_keys(const config_source *c, ftmem_model *model
     return status != FTMEM_OK || merge.type == FTMEM_ENTRY_NULL ? status : config_whole(c, &merge, 64, false, &model->tower_merge);
 }
 
-/* Blocks whose output goes to the text model besides: three where the list is not given. */
-static void config_taps(const config_source *c, ftmem_model *model)
+/* Blocks whose output goes to the text model besides: three, eight apart, where the list is not given. */
+static ftmem_status config_taps(const config_source *c, ftmem_model *model)
 {
-    for (size_t i = 0; i < c->count; i++) model->tower_taps += config_list_index(c, &c->entries[i], "deepstack_visual_indexes") >= 0;
-    if (model->tower_taps == 0) model->tower_taps = 3;
+    int64_t at, before = -1;
+    for (size_t i = 0; i < c->count; i++) {
+        const ftmem_entry *e = &c->entries[i];
+        at = config_list_index(c, e, "deepstack_visual_indexes");
+        if (at < 0) continue;
+        model->tower_taps++;
+        if (at == 0) model->tower_tap_first = e->integer;
+        if (at == 1) model->tower_tap_every = e->integer - before;
+        if (at > 1 && e->integer - before != model->tower_tap_every) return config_fail(c, FTMEM_E_UNSUPPORTED, e, "modelled is every so many blocks");
+        before = e->integer;
+    }
+    if (before >= model->tower_layers || model->tower_tap_every < 0 || model->tower_tap_first < 0) model->tower_tap_first = model->tower_tap_every = 0;
+    if (model->tower_taps > 0) return FTMEM_OK;
+    model->tower_taps = 3;
+    model->tower_tap_first = model->tower_tap_every = model->tower_layers > 24 ? 8 : 0;
+    return FTMEM_OK;
 }
 
 /* modeling_siglip.py SiglipMultiheadAttentionPoolingHead, which the class has by default. */
@@ -1217,7 +1231,7 @@ static ftmem_status config_tower(const config_source *c, ftmem_model *model)
     config_copy_switches(model, &text);
     if (status == FTMEM_OK) status = config_features(c, model);
     if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_QWEN2_5_VL) status = config_tower_windows(&tower, model);
-    if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_QWEN3_VL) config_taps(&tower, model);
+    if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_QWEN3_VL) status = config_taps(&tower, model);
     return status == FTMEM_OK ? config_outer_keys(c, model) : status;
 }
 

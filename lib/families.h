@@ -234,6 +234,8 @@ typedef struct ftmem__family {
     bool class_token;             /* before the patches */
     bool patch_bias;              /* the convolution over patches has one */
     bool image_masks;             /* the text model's masks let tokens of one image see each other (modeling_gemma3.py token_type_ids) */
+    bool resampled;               /* a learned table of positions is resampled to each image's grid (modeling_qwen3_vl.py) */
+    bool no_input_leaf;           /* enable_input_require_grads finds no embedding in it (modeling_qwen3_vl.py Qwen3VLVisionModel) */
     bool any_size;                /* images of any size, whose merged patches are whole */
     bool chunked;                 /* attention takes images apart, and windows where it has them (modeling_qwen2_5_vl.py) */
     uint8_t bridge;               /* from a tower to the text model: FTMEM__BRIDGE_... (image.c) */

@@ -799,6 +799,10 @@ static ftmem_status job_check_images(const ftmem__case *c, ftmem_error *error)
         return ftmem__fail_int(error, FTMEM_E_MISSING, "model.tower_heads", c->model.tower_heads, "model.tower_heads is required where job.images is given");
     if (job->stack != FTMEM_STACK_TRANSFORMERS || job->kernels)
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.images", "given", "job.images is modelled for transformers without fused kernels only");
+    if (ftmem__updates_in_backward(job))
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.images", "given", "job.images is not modelled together with an optimizer that works in backward");
+    if (c->model.tower_taps > c->model.layers || c->model.tower_taps > c->model.tower_layers)
+        return job_conflict_int("model.tower_taps", c->model.tower_taps, ", but the tower or the text model has fewer blocks", error);
     if (ftmem__family_tower(&c->model)->chunked && (job->attention == FTMEM_EAGER || job->attention == FTMEM_SDPA_MATH))
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.attention", ftmem_enum_name("attention", job->attention),
                            "job.attention is not modelled for this vision tower, which attends image by image: sdpa and flash2 are");

@@ -771,6 +771,7 @@ static void program_leaf(ftmem__low *low, ftmem__var *x)
 
 void ftmem__low_input_leaf(ftmem__low *low, ftmem__var *x)
 {
+    if (low->shape->family->no_input_leaf) return;
     if (low->shape->require_input_grad && low->tape->mode != FTMEM__NO_GRAD && !x->grad) program_leaf(low, x);
 }
 
@@ -826,7 +827,7 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     case FTMEM__EMBED_NORMED: x = ftmem__low_embed_normed(low); break;
     case FTMEM__EMBED_SEGMENTS: x = ftmem__low_embed_segments(low); break;
     case FTMEM__EMBED_PATCHES: x = ftmem__low_embed_patches(low); break;
-    case FTMEM__EMBED_IMAGE: x = ftmem__low_embed_image(low); break;
+    case FTMEM__EMBED_IMAGE: x = ftmem__low_embed_image(low, p); break;
     default: x = program_embed_tokens(low, p); break;
     }
     if (shape->embedding_width != shape->h) {

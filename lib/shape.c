@@ -188,6 +188,8 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     shape->scattered = !encoder && c->job.images > 0;
     shape->image_masks = shape->scattered && ftmem__family_tower(m)->image_masks;
     shape->takes_video = shape->scattered && ftmem__family_tower(m)->any_size && ftmem__family_tower(m)->chunked;
+    shape->taps = shape->scattered ? m->tower_taps : 0;
+    shape->tap_every = 1;
     shape->each = tower ? c->job.images : 1;
     shape->b = c->job.micro_batch * shape->each;
     shape->virtual_tokens = tower ? 0 : c->adapter.virtual_tokens;
@@ -222,6 +224,17 @@ static void shape_grid(ftmem__shape *shape, const ftmem__case *c)
     shape->unit = merge * merge;
 }
 
+/* Every so many blocks of the tower, after the first ones; their features go to the first blocks of the text model. */
+static void shape_taps(ftmem__shape *shape, const ftmem_model *m)
+{
+    shape->taps = m->tower_taps;
+    shape->tap_every = m->tower_tap_every ? m->tower_tap_every : m->tower_taps ? m->tower_layers / m->tower_taps : 1;
+    if (shape->tap_every < 1) shape->tap_every = 1;
+    shape->tap_first = m->tower_tap_first ? m->tower_tap_first : shape->tap_every;
+    if (shape->tap_first > m->tower_layers - 1 - (shape->taps - 1) * shape->tap_every)
+        shape->tap_first = m->tower_layers - 1 - (shape->taps - 1) * shape->tap_every;
+}
+
 /* Rows are images; the tower's part decides about all of it. */
 ftmem_status ftmem__shape_tower(ftmem__shape *shape, const ftmem__shape *text, const ftmem__case *c, ftmem_error *error)
 {
@@ -232,6 +245,7 @@ ftmem_status ftmem__shape_tower(ftmem__shape *shape, const ftmem__shape *text, c
     shape->unread = c->model.tower_unread;
     shape->chunked = shape->family->chunked && c->job.attention != FTMEM_FLASH2;
     shape_grid(shape, c);
+    shape_taps(shape, &c->model);
     shape->next = text;
     return status;
 }
