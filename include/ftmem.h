@@ -461,6 +461,8 @@ typedef struct ftmem_model {
     int64_t tower_full_every; /* every so many blocks one attends to the whole image; 0: all do */
     int32_t tower_activation; /* of the tower's MLP; AUTO: the tower's usual one */
     int32_t tower_class_token; /* switch: the class token's feature is among those handed on (LLaVA's select strategy "full"); AUTO: off */
+    int64_t tower_tap_first;  /* blocks before the first of tower_taps; 0: tower_tap_every */
+    int64_t tower_tap_every;  /* from one to the next; 0: as many as leaves the last one in the tower */
 } ftmem_model;
 
 /* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do

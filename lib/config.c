@@ -1170,6 +1170,28 @@ static ftmem_entry config_outer(const config_source *c, const char *key)
     return given ? *given : none;
 }
 
+/* modeling_qwen2_5_vl.py: the blocks of fullatt_block_indexes attend to whole images, every so many of them. */
+static ftmem_status config_tower_windows(const config_source *c, ftmem_model *model)
+{
+    ftmem_entry window = config_lookup(c, "window_size");
+    int64_t every = 8, missing;
+    size_t i;
+    for (i = 0; i < c->count; i++)
+        if (config_list_index(c, &c->entries[i], "fullatt_block_indexes") == 0) every = c->entries[i].integer + 1;
+    if (every < 1) every = 8;
+    missing = model->tower_layers / every;
+    for (i = 0; i < c->count; i++) {
+        int64_t block = c->entries[i].integer;
+        if (config_list_index(c, &c->entries[i], "fullatt_block_indexes") < 0 || block >= model->tower_layers) continue;
+        if ((block + 1) % every != 0) missing = -1;
+        missing -= 1;
+        if (missing < 0) return config_fail(c, FTMEM_E_UNSUPPORTED, &c->entries[i], "modelled is full attention in every so many blocks");
+    }
+    model->tower_window = window.type == FTMEM_ENTRY_INT && window.integer > 0 && window.integer <= 1 << 16 ? window.integer : 0;
+    model->tower_full_every = every;
+    return FTMEM_OK;
+}
+
 /* vision_feature_layer counts the tower's input too, or from the end; vision_feature_select_strategy says whether the class token goes on. */
 static ftmem_status config_features(const config_source *c, ftmem_model *model)
 {
@@ -1205,11 +1227,25 @@ static ftmem_status config_outer_keys(const config_source *c, ftmem_model *model
     return status != FTMEM_OK || merge.type == FTMEM_ENTRY_NULL ? status : config_whole(c, &merge, 64, false, &model->tower_merge);
 }
 
-/* Blocks whose output goes to the text model besides: three where the list is not given. */
-static void config_taps(const config_source *c, ftmem_model *model)
+/* Blocks whose output goes to the text model besides: three, eight apart, where the list is not given. */
+static ftmem_status config_taps(const config_source *c, ftmem_model *model)
 {
-    for (size_t i = 0; i < c->count; i++) model->tower_taps += config_list_index(c, &c->entries[i], "deepstack_visual_indexes") >= 0;
-    if (model->tower_taps == 0) model->tower_taps = 3;
+    int64_t at, before = -1;
+    for (size_t i = 0; i < c->count; i++) {
+        const ftmem_entry *e = &c->entries[i];
+        at = config_list_index(c, e, "deepstack_visual_indexes");
+        if (at < 0) continue;
+        model->tower_taps++;
+        if (at == 0) model->tower_tap_first = e->integer;
+        if (at == 1) model->tower_tap_every = e->integer - before;
+        if (at > 1 && e->integer - before != model->tower_tap_every) return config_fail(c, FTMEM_E_UNSUPPORTED, e, "modelled is every so many blocks");
+        before = e->integer;
+    }
+    if (before >= model->tower_layers || model->tower_tap_every < 0 || model->tower_tap_first < 0) model->tower_tap_first = model->tower_tap_every = 0;
+    if (model->tower_taps > 0) return FTMEM_OK;
+    model->tower_taps = 3;
+    model->tower_tap_first = model->tower_tap_every = model->tower_layers > 24 ? 8 : 0;
+    return FTMEM_OK;
 }
 
 /* modeling_siglip.py SiglipMultiheadAttentionPoolingHead, which the class has by default. */
@@ -1242,7 +1278,8 @@ static ftmem_status config_tower(const config_source *c, ftmem_model *model)
     model->activation = text.activation;
     config_copy_switches(model, &text);
     if (status == FTMEM_OK) status = config_features(c, model);
-    if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_QWEN3_VL) config_taps(&tower, model);
+    if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_QWEN2_5_VL) status = config_tower_windows(&tower, model);
+    if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_QWEN3_VL) status = config_taps(&tower, model);
     return status == FTMEM_OK ? config_outer_keys(c, model) : status;
 }
 

@@ -324,6 +324,16 @@ static const ftmem__family families_towers[FTMEM_TOWER_END] = {
     [FTMEM_TOWER_LLAVA] = {.model_type = "clip_vision_model", TOWER, .activation = FTMEM_QUICK_GELU, .class_token = true, .embed_norm = true, .modules = CLIP_MODULES},
     [FTMEM_TOWER_GEMMA3] = {.model_type = "siglip_vision_model", TOWER, .activation = FTMEM_GELU_TANH, .patch_bias = true, .image_masks = true, .bridge = FTMEM__BRIDGE_GEMMA3,
         .modules = CLIP_MODULES},
+    /* modeling_qwen2_5_vl.py Qwen2_5_VisionTransformerPretrainedModel */
+    [FTMEM_TOWER_QWEN2_5_VL] = {.model_type = "qwen2_5_vl_vision", .block = families_sequential, .embedding = FTMEM__EMBED_IMAGE, .norm = FTMEM__RMS, .positions = FTMEM__ROPE,
+        .tables = FTMEM__TABLES_CAST_QK_FP32, .qkv = FTMEM__QKV_HEADS, .activation = FTMEM_SILU, .bidirectional = true, .any_size = true, .chunked = true,
+        .bridge = FTMEM__BRIDGE_QWEN, .tied = OFF, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF,
+        .modules = {NULL, NULL, NULL, "qkv", "proj", "gate_proj", "up_proj", NULL, "down_proj"}},
+    /* modeling_qwen3_vl.py Qwen3VLVisionModel */
+    [FTMEM_TOWER_QWEN3_VL] = {.model_type = "qwen3_vl_vision", .block = families_sequential, .embedding = FTMEM__EMBED_IMAGE, .norm = FTMEM__LAYER, .positions = FTMEM__ROPE,
+        .tables = FTMEM__TABLES_CAST_QK_FP32, .qkv = FTMEM__QKV_HEADS, .mlp = FTMEM__PLAIN, .activation = FTMEM_GELU_TANH, .bidirectional = true, .any_size = true, .chunked = true,
+        .patch_bias = true, .resampled = true, .no_input_leaf = true, .bridge = FTMEM__BRIDGE_QWEN, .tied = OFF, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON,
+        .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .modules = {NULL, NULL, NULL, "qkv", "proj", NULL, "linear_fc1", NULL, "linear_fc2"}},
 };
 
 /* clang-format on */
@@ -442,6 +452,7 @@ int64_t ftmem__image_features(const ftmem_model *model, const ftmem_job *job)
 void ftmem__model_tower(const ftmem_model *model, ftmem_model *tower)
 {
     const ftmem__family *row = ftmem__family_tower(model);
+    int64_t i;
     memset(tower, 0, sizeof *tower);
     tower->struct_size = model->struct_size;
     tower->layers = model->tower_layers;
@@ -451,8 +462,11 @@ void ftmem__model_tower(const ftmem_model *model, ftmem_model *tower)
     tower->head_dim = tower->rotary_dim = tower->value_dim = model->tower_hidden / model->tower_heads;
     tower->activation = model->tower_activation;
     tower->image_size = model->image_size;
+    tower->position_rows = model->tower_positions;
     tower->patch_size = model->patch_size;
-    tower->channels = model->channels;
+    tower->channels = model->channels * (model->temporal_patch > 0 ? model->temporal_patch : 1);
+    for (i = 0; i < tower->layers && i < FTMEM_MAX_LAYERS; i++)
+        if (model->tower_full_every > 0 && (i + 1) % model->tower_full_every != 0) tower->layer_kind[i] = FTMEM__LAYER_SLIDING;
     families_switches(tower, row);
 }
 

@@ -805,6 +805,12 @@ static ftmem_status job_check_stacks(const ftmem__case *c, ftmem_error *error)
 
 static ftmem_status job_check_image_size(const ftmem__case *c, const char *field, int64_t pixels, ftmem_error *error)
 {
+    int64_t side = c->model.patch_size * (c->model.tower_merge > 0 ? c->model.tower_merge : 1);
+    if (ftmem__family_tower(&c->model)->any_size) {
+        if (pixels == 0) return ftmem__fail(error, FTMEM_E_MISSING, field, "0", "job.image_height and job.image_width are required: this tower takes any size");
+        if (pixels % side == 0) return FTMEM_OK;
+        return job_conflict_two(field, pixels, "the side of merged patches", side, ", a multiple of which the processor makes of it", error);
+    }
     if (pixels == 0 || pixels == c->model.image_size) return FTMEM_OK;
     return job_conflict_two(field, pixels, "model.image_size", c->model.image_size, ", and this tower takes no other size", error);
 }
@@ -826,6 +832,13 @@ static ftmem_status job_check_images(const ftmem__case *c, ftmem_error *error)
         return ftmem__fail_int(error, FTMEM_E_MISSING, "model.tower_heads", c->model.tower_heads, "model.tower_heads is required where job.images is given");
     if (job->stack != FTMEM_STACK_TRANSFORMERS || job->kernels)
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.images", "given", "job.images is modelled for transformers without fused kernels only");
+    if (ftmem__updates_in_backward(job))
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.images", "given", "job.images is not modelled together with an optimizer that works in backward");
+    if (c->model.tower_taps > c->model.layers || c->model.tower_taps > c->model.tower_layers)
+        return job_conflict_int("model.tower_taps", c->model.tower_taps, ", but the tower or the text model has fewer blocks", error);
+    if (ftmem__family_tower(&c->model)->chunked && (job->attention == FTMEM_EAGER || job->attention == FTMEM_SDPA_MATH))
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.attention", ftmem_enum_name("attention", job->attention),
+                           "job.attention is not modelled for this vision tower, which attends image by image: sdpa and flash2 are");
     status = job_check_image_size(c, "job.image_height", job->image_height, error);
     if (status == FTMEM_OK) status = job_check_image_size(c, "job.image_width", job->image_width, error);
     if (status != FTMEM_OK) return status;

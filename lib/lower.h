@@ -94,12 +94,16 @@ typedef struct ftmem__shape {
     bool fed_features;                                       /* the first stack takes features of a fixed length, which are not masked */
     bool causal;                                             /* blocks of a decoder */
     bool crossed;                                            /* blocks attend to the stack before this one */
+    bool chunked;                                            /* attention runs image by image, or window by window */
+    int64_t grid[2], window, unit;                           /* of an image: merged patches high and wide, of a window's side; patches of a merged one */
     bool image_masks;                                        /* masks of each row's own, which show where its images are */
+    bool takes_video;                                        /* the model's forward looks for tokens of videos too, and is given the kinds of all tokens */
     bool scattered;                                          /* what the stack before has made takes the places of tokens */
     bool tower;                                              /* a vision tower, whose rows are images */
     int64_t unread;                                          /* its last blocks whose output nobody reads */
-    int64_t each;                                            /* images of a row; 1 elsewhere */
-    const struct ftmem__shape *next;                         /* of a tower: the text model's */
+    int64_t taps, tap_first, tap_every; /* of a tower: blocks whose output goes on besides; of the text model: its first blocks, after which they are added */
+    int64_t each;                       /* images of a row; 1 elsewhere */
+    const struct ftmem__shape *next;    /* of a tower: the text model's */
 } ftmem__shape;
 
 /* Values that a block is given beside the stream, or makes for the blocks after it. */
@@ -156,7 +160,7 @@ bool ftmem__shape_layer_adapted(const ftmem__shape *shape, int64_t layer);
 
 /* What the base model's frame holds beside the stream while its blocks run. */
 typedef struct ftmem__prologue {
-    ftmem__var held[4];   /* the embedding and what was added to it: until the base model returns */
+    ftmem__var held[8];   /* the embedding and what was added to it: until the base model returns */
     ftmem__var masks[4];  /* masks and other arguments of blocks: likewise; to the end of backward when blocks are checkpointed */
     ftmem__var tables[2]; /* cos and sin: kept by the rotations to the end of backward */
     int32_t held_count, mask_count;
@@ -252,7 +256,15 @@ ftmem__var ftmem__low_widen(ftmem__low *low, ftmem__var x); /* the token embeddi
 ftmem__var ftmem__low_embed_patches(ftmem__low *low);
 ftmem__var ftmem__low_patches(ftmem__low *low, int32_t role, int64_t patches, bool bias); /* an image's patches through a convolution */
 /* image.c */
-ftmem__var ftmem__low_embed_image(ftmem__low *low);
+ftmem__var ftmem__low_embed_image(ftmem__low *low, ftmem__prologue *p);
+ftmem__var ftmem__low_tap(ftmem__low *low, ftmem__var x);                            /* features of a block besides the last; x stays the caller's */
+ftmem__var ftmem__low_deepstack(ftmem__low *low, ftmem__var x, ftmem__var features); /* adds them to the stream; both stay the caller's */
+static inline bool ftmem__shape_tapped(const ftmem__shape *shape, int64_t layer)
+{
+    int64_t at = layer - shape->tap_first;
+    return at >= 0 && at % shape->tap_every == 0 && at / shape->tap_every < shape->taps;
+}
+void ftmem__low_image_positions(ftmem__low *low, ftmem__prologue *p);
 ftmem__var ftmem__low_bridge(ftmem__low *low, ftmem__var x); /* a tower's end: features in the text model's width; x stays the caller's */
 ftmem__var ftmem__low_scatter(ftmem__low *low, ftmem__prologue *p, ftmem__var words); /* takes over the words */
 /* tower.c */

@@ -272,7 +272,9 @@ int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param)
 static int64_t optimizer_pixels(const ftmem__shape *shape, int64_t images)
 {
     const ftmem_model *m = shape->model;
-    return ftmem__round512(ftmem__bytes(ftmem__shape_pixels(shape), images * m->channels * m->image_size * m->image_size));
+    int64_t pixels = shape->family->any_size ? shape->s * m->patch_size * m->patch_size : m->image_size * m->image_size;
+    int64_t grid = shape->family->chunked ? ftmem__round512(3 * 8 * images) : 0; /* image_grid_thw */
+    return grid + ftmem__round512(ftmem__bytes(ftmem__shape_pixels(shape), images * m->channels * pixels));
 }
 
 /* What the first stack is fed: token ids, pixels, or features of two frames a token; and a padding mask. */
@@ -283,7 +285,7 @@ static int64_t optimizer_fed(const ftmem__shape *shape, int64_t rows)
     int64_t tokens = ftmem__round512(8 * rows * (shape->s - shape->virtual_tokens)), sum = tokens;
     if (shape->fed_features) return ftmem__round512(ftmem__bytes(dtype, rows * m->encoder_channels * 2 * shape->s));
     if (shape->family->embedding == FTMEM__EMBED_PATCHES) sum = optimizer_pixels(shape, rows);
-    return sum + (shape->job->mask == FTMEM_MASK_PADDED ? tokens : 0) + (shape->image_masks ? tokens : 0);
+    return sum + (shape->job->mask == FTMEM_MASK_PADDED ? tokens : 0) + (shape->image_masks || shape->takes_video ? tokens : 0);
 }
 
 /* A batch: what the first stack is fed, labels of tokens of the last or of rows. */
@@ -327,6 +329,7 @@ static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
     t->buffer_bytes += 512 * shape->family->small_buffers;
     t->buffer_bytes += ftmem__tower_buffer_bytes(shape->model);
     t->buffer_bytes += shape->family->id_buffers * ftmem__round512(8 * shape->model->position_rows);
+    if (shape->takes_video) t->narrowed_bytes -= ftmem__round512(8 * shape->b); /* rope_deltas: an attribute of the model from the first forward on */
     t->batch_bytes = optimizer_rows(shape, fed, shape->b);
     t->eval_batch_bytes = optimizer_rows(shape, fed, job->eval_batch);
     t->workspace_bytes = job->cublas_workspace == FTMEM_OFF ? 0 : job->gpu.sm_arch >= 90 ? (int64_t)32 << 20 : 8519680; /* truth: 8.125 MiB, 32 on sm90 */

@@ -668,8 +668,14 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
     bool by_row = shape->model->tower == FTMEM_TOWER_QWEN2_5_VL || shape->model->tower == FTMEM_TOWER_QWEN3_VL; /* positions in time, height and width */
     bool half = complex_pairs || shape->family->turn == FTMEM__TURN_HALVES;
     int64_t n = (by_row ? low->b : 1) * shape->s * shape->rotary / (half ? 2 : 1);
-    if (shape->family->positions <= FTMEM__ROPE_INTERLEAVED ||
-        shape->family->positions == FTMEM__UNROTATED) /* modeling_llama.py LlamaModel: position_ids is an argument of every block */
+    if (shape->tower) {
+        ftmem__low_image_positions(low, p);
+        return;
+    }
+    if (by_row && shape->scattered) /* get_rope_index: in three dimensions for each row, no argument of the blocks */
+        program_hold(p, program_table(low, 3 * low->tokens, 0, FTMEM_INT64, FTMEM__OP_TABLE));
+    else if (shape->family->positions <= FTMEM__ROPE_INTERLEAVED ||
+             shape->family->positions == FTMEM__UNROTATED) /* modeling_llama.py LlamaModel: position_ids is an argument of every block */
         (shape->family->ids_held ? program_hold : program_argument)(p, program_table(low, shape->s, 0, FTMEM_INT64, FTMEM__OP_TABLE));
     if (shape->family->turn == FTMEM__TURN_PAIRS) { /* modeling_gptj.py: sin and cos are halves of one tensor, which no rotation keeps */
         program_argument(p, program_table(low, n, shape->rotary, shape->stream, FTMEM__OP_TABLE));
@@ -770,6 +776,7 @@ static void program_leaf(ftmem__low *low, ftmem__var *x)
 
 void ftmem__low_input_leaf(ftmem__low *low, ftmem__var *x)
 {
+    if (low->shape->family->no_input_leaf) return;
     if (low->shape->require_input_grad && low->tape->mode != FTMEM__NO_GRAD && !x->grad) program_leaf(low, x);
 }
 
@@ -825,7 +832,7 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     case FTMEM__EMBED_NORMED: x = ftmem__low_embed_normed(low); break;
     case FTMEM__EMBED_SEGMENTS: x = ftmem__low_embed_segments(low); break;
     case FTMEM__EMBED_PATCHES: x = ftmem__low_embed_patches(low); break;
-    case FTMEM__EMBED_IMAGE: x = ftmem__low_embed_image(low); break;
+    case FTMEM__EMBED_IMAGE: x = ftmem__low_embed_image(low, p); break;
     default: x = program_embed_tokens(low, p); break;
     }
     if (shape->embedding_width != shape->h) {
