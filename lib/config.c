@@ -41,6 +41,7 @@ static const config_vision config_visions[] = {
     { "mistral3", "mistral", "pixtral", FTMEM_TOWER_MISTRAL3, true, false },
     { "qwen2_5_vl", "qwen2", "qwen2_5_vl_vision", FTMEM_TOWER_QWEN2_5_VL, false, false },
     { "qwen3_vl", "qwen3", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false },
+    { "kimi_k25", "deepseek_v3", "kimi_k25_vision", FTMEM_TOWER_KIMI_K25, true, false },
     { "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false },
 };
 
@@ -914,8 +915,9 @@ static ftmem_status config_quantization(const config_source *c, ftmem_model *mod
     char message[256];
     ftmem__text text = ftmem__text_in(message, sizeof message);
     config_source root = *c;
-    root.prefix = "";
-    if (!config_object(c, "quantization_config")) return FTMEM_OK;
+    bool own = config_object(c, "text_config.quantization_config") != NULL;
+    root.prefix = own ? "text_config." : "";
+    if (!own && !config_object(c, "quantization_config")) return FTMEM_OK;
     const ftmem_entry *method = config_given(&root, "quantization_config.quant_method");
     const char *name = method && method->type == FTMEM_ENTRY_TEXT && method->text ? method->text : "";
     if (strncmp(name, "bitsandbytes", 12) == 0) return FTMEM_OK;
@@ -1063,6 +1065,16 @@ static void config_taps(const config_source *c, ftmem_model *model)
     if (model->tower_taps == 0) model->tower_taps = 3;
 }
 
+/* modeling_kimi_k25.py Kimi_K25VisionPositionEmbeddings: a row for each place of a grid. */
+static ftmem_status config_grid_positions(const config_source *c, ftmem_model *model)
+{
+    int64_t wide = 0;
+    ftmem_entry e = config_lookup(c, "pos_emb_width");
+    ftmem_status status = config_whole(c, &e, 1 << 16, false, &wide);
+    model->tower_positions *= wide;
+    return status;
+}
+
 /* modeling_siglip.py SiglipMultiheadAttentionPoolingHead, which the class has by default. */
 static ftmem_status config_refuse_head(const config_source *c)
 {
@@ -1083,7 +1095,7 @@ static ftmem_status config_tower(const config_source *c, ftmem_model *model)
     tower.old = NULL;
     tower.cls = config_class_of(c->vision->tower_class);
     type = config_given(&tower, "model_type");
-    if (type && type->type == FTMEM_ENTRY_TEXT && strcmp(type->text, c->vision->type) != 0 && strcmp(type->text, c->vision->tower_class) != 0)
+    if (type && type->type == FTMEM_ENTRY_TEXT && *type->text && strcmp(type->text, c->vision->type) != 0 && strcmp(type->text, c->vision->tower_class) != 0)
         return config_fail(c, FTMEM_E_UNSUPPORTED, type, "this tower is not modelled in this model");
     model->tower = c->vision->tower;
     status = config_refuse_head(&tower);
@@ -1091,6 +1103,7 @@ static ftmem_status config_tower(const config_source *c, ftmem_model *model)
     if (status == FTMEM_OK) status = config_apply_all(&tower, model);
     config_copy_switches(model, &text);
     if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_QWEN3_VL) config_taps(&tower, model);
+    if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_KIMI_K25) status = config_grid_positions(&tower, model);
     return status == FTMEM_OK ? config_outer_keys(c, model) : status;
 }
 

@@ -88,6 +88,8 @@ STEPS(families_head_first, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN);
     NULL, NULL, NULL, NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}
 #define LATENT_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
     "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}
+#define LATENT_PLAIN_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
+    "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}
 #define SPARSE_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
     "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "wq_b", "wk", "weights_proj"}
 #define GPT_LIKE .block = families_gpt2, .dropout_inside = true, GPT_PARTS
@@ -132,6 +134,11 @@ STEPS(families_whisper_encoder, WHISPER_ATTENTION, WHISPER_FF, FTMEM__CLAMP);
 STEPS(families_whisper_decoder, WHISPER_ATTENTION, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__CROSS_ATTENTION, FTMEM__DROPOUT, FTMEM__ADD_NAMED, WHISPER_FF);
 #define WHISPER .model_type = "whisper", BART_PARTS, .scaled_query = true, .dense_heads = true, .k_unbiased = true
 static const ftmem__family families_whisper_source = {.block = families_whisper_encoder, .fed_features = true, .positional_masks = true, WHISPER};
+
+#define DEEPSEEK_V3_PARTS .model_type = "deepseek_v3", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, \
+    .router_fp32 = true, .default_targets = R(Q_UP) | R(KV_UP)
+/* peft/utils/transformers_weight_conversion.py goes by the model type, which here is the whole model's */
+static const ftmem__family families_deepseek_v3_seen = {DEEPSEEK_V3_PARTS, .modules = LATENT_PLAIN_MODULES};
 
 static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_WHISPER] = {.block = families_whisper_decoder, .encoder = &families_whisper_source, .positions_by_row = true, WHISPER},
@@ -227,8 +234,7 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .default_targets = R(Q) | R(V)},
     [FTMEM_DEEPSEEK_V2] = {.model_type = "deepseek_v2", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_COMPLEX, .router = FTMEM__ROUTER_SOFTMAX_SCALED, .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true,
         .modules = LATENT_MODULES, .default_targets = R(Q) | R(KV_UP)},
-    [FTMEM_DEEPSEEK_V3] = {.model_type = "deepseek_v3", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON,
-        .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .modules = LATENT_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
+    [FTMEM_DEEPSEEK_V3] = {DEEPSEEK_V3_PARTS, .tower_form = &families_deepseek_v3_seen, .experts_as = FTMEM__EXPERTS_AS_PROJ, .modules = LATENT_MODULES},
     [FTMEM_MINICPM3] = {.model_type = "minicpm3", LLAMA_PARTS, .qkv_bias = OFF, .embed_scale = true, .scale_before_head = true, .modules = LATENT_DENSE_MODULES,
         .default_targets = R(Q_UP) | R(KV_UP)},
     [FTMEM_DEEPSEEK_V32] = {.model_type = "deepseek_v32", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON,
@@ -287,6 +293,7 @@ static bool families_modelled(const ftmem_model *model)
 const ftmem__family *ftmem__family_of(const ftmem_model *model)
 {
     const ftmem__family *row = &families_rows[families_modelled(model) ? model->family : FTMEM_LLAMA];
+    if (row->tower_form && model->tower) return row->tower_form;
     return row->gated_form && model->gated == FTMEM_ON ? row->gated_form : row;
 }
 

@@ -134,6 +134,7 @@ static inline uint8_t ftmem__layer_mlp(uint8_t kind)
 typedef struct ftmem__family {
     const char *model_type;
     const struct ftmem__family *encoder;                    /* the stack before this one; NULL: none */
+    const struct ftmem__family *tower_form;                 /* the same inside a vision-language model, where PEFT sees other modules */
     const struct ftmem__family *gated_form;                 /* the same with a gated MLP, where models come in both forms */
     const uint8_t *block, *parallel_block, *two_norm_block; /* FTMEM__END-terminated */
     const uint8_t *head[FTMEM_TASK_END];                    /* by task: steps before the last linear; NULL: a decoder's, or none */
