@@ -107,12 +107,16 @@ enum {
     FTMEM_CLIP_VISION_MODEL = 51, FTMEM_SIGLIP_VISION_MODEL = 52, FTMEM_PIXTRAL = 53, FTMEM_QWEN2_5_VL_VISION = 54, FTMEM_QWEN3_VL_VISION = 55,
     /* latent attention with dense MLPs; sinks; code outside transformers */
     FTMEM_MINICPM3 = 56, FTMEM_MIMO_V2_FLASH = 57, FTMEM_DEEPSEEK = 58,
-    FTMEM_QWEN2_MOE = 59, FTMEM_GPT_OSS = 60, FTMEM_KIMI_K25_VISION = 61,
-    FTMEM_FAMILY_END = 62
+    FTMEM_QWEN2_MOE = 59, FTMEM_GPT_OSS = 60,
+    FTMEM_MINISTRAL3 = 61, FTMEM_MIMO = 62, FTMEM_NEMOTRON_H = 63,
+    /* gated delta-net linear attention beside full attention */
+    FTMEM_QWEN3_NEXT = 64, FTMEM_QWEN3_5 = 65, FTMEM_QWEN3_5_MOE = 66,
+    FTMEM_KIMI_K25_VISION = 67, FTMEM_DOTS1 = 68, FTMEM_FLEX_OLMO = 69, FTMEM_GRANITEMOE = 70, FTMEM_GLM4_MOE_LITE = 71, FTMEM_ERNIE4_5_MOE = 72,
+    FTMEM_FAMILY_END = 73
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
-enum { FTMEM_ACT_AUTO = 0, FTMEM_SILU = 1, FTMEM_GELU = 2, FTMEM_GELU_TANH = 3, FTMEM_GELU_NEW = 4, FTMEM_RELU = 5, FTMEM_GELU_FAST = 6, FTMEM_GELU_BLOOM = 7, FTMEM_ACT_END = 8 };
+enum { FTMEM_ACT_AUTO = 0, FTMEM_SILU = 1, FTMEM_GELU = 2, FTMEM_GELU_TANH = 3, FTMEM_GELU_NEW = 4, FTMEM_RELU = 5, FTMEM_GELU_FAST = 6, FTMEM_GELU_BLOOM = 7, FTMEM_RELU2 = 8, FTMEM_ACT_END = 9 };
 
 /* Vision towers with what leads from them to the text model, named by the vision-language model's model_type. */
 enum {
@@ -245,16 +249,22 @@ enum {
     /* of multi-head latent attention; FTMEM_ROLE_Q where queries have no latent */
     FTMEM_ROLE_Q_DOWN = 17,  /* hidden to q_rank */
     FTMEM_ROLE_Q_UP = 18,    /* q_rank to heads x head_dim */
-    FTMEM_ROLE_KV_DOWN = 19, /* hidden to kv_rank + rotary_dim */
-    FTMEM_ROLE_KV_UP = 20,   /* kv_rank to heads x (head_dim - rotary_dim + value_dim) */
+    FTMEM_ROLE_KV_DOWN = 19, /* hidden to kv_rank + rotary_dim; to the experts' latent */
+    FTMEM_ROLE_KV_UP = 20,   /* kv_rank to heads x (head_dim - rotary_dim + value_dim); from the experts' latent */
     /* of the indexer that chooses which tokens sparse attention sees; it works without gradients */
     FTMEM_ROLE_INDEX_Q = 21, FTMEM_ROLE_INDEX_K = 22, FTMEM_ROLE_INDEX_WEIGHTS = 23,
     FTMEM_ROLE_POOL = 24,  /* a linear between the blocks and the head: BERT's pooler, the transform before a masked LM's decoder */
     FTMEM_ROLE_WIDEN = 25, /* from the width of the token embedding to that of the blocks (ALBERT) */
-    FTMEM_ROLE_TOWER = 26, /* linears of a vision tower and its projector that have no name of the text model's */
-    FTMEM_ROLE_END = 27
+    FTMEM_ROLE_TOWER = 26, /* linears of a vision tower, its projector and multi-token prediction that have no name of the text model's */
+    /* of blocks that are neither attention nor MLP: MIXER_OUT is one that PEFT refuses for LoRA in state-space mixers. Queries, keys and
+       values of linear attention are FTMEM_ROLE_QKV */
+    FTMEM_ROLE_MIXER_IN = 27,  /* of a state-space mixer; of linear attention the gate of its output */
+    FTMEM_ROLE_MIXER_OUT = 28, /* its output projection */
+    FTMEM_ROLE_LINEAR_B = 29,  /* how much each token writes, where one linear makes both also how much the state decays */
+    FTMEM_ROLE_LINEAR_A = 30,  /* how much the state decays */
+    FTMEM_ROLE_END = 31
 };
-#define FTMEM_ROLES_ALL_LINEAR 0x7ffe1ffu /* every linear but the head: PEFT's "all-linear" */
+#define FTMEM_ROLES_ALL_LINEAR 0x7fffe1ffu /* every linear but the head: PEFT's "all-linear" */
 
 /* Parts for ftmem_job.freeze; a set is an OR. */
 enum { FTMEM_PART_EMBED = 1, FTMEM_PART_HEAD = 2, FTMEM_PART_FIRST_LAYERS = 4, FTMEM_PART_LAST_LAYERS = 8, FTMEM_PART_ALL_BUT = 16, FTMEM_PART_TOWER = 32, FTMEM_PART_BIASES = 64 };
@@ -336,8 +346,8 @@ typedef struct ftmem_model {
     int32_t inferred;         /* 1: dimensions were inferred from a parameter count */
     int32_t reserved;
     /* Per layer. Low four bits: 0 full attention, 1 sliding window, 2 full without rotation, 3 sparse with the index of the
-       layer before. High four bits: the MLP;
-       0 dense, 1 experts. */
+       layer before, 4 a state-space mixer, 5 none, 6 linear attention by the gated delta rule. High four bits: the MLP; 0 dense,
+       1 experts, 2 none. */
     uint8_t layer_kind[FTMEM_MAX_LAYERS];
     int64_t experts;           /* routed experts of a block with experts; 0: a dense model. All of them are parameters */
     int64_t experts_per_token; /* of those, how many work on one token; required with experts */
@@ -380,6 +390,20 @@ typedef struct ftmem_model {
     int64_t temporal_patch;   /* frames of a patch; 0: 1 */
     int32_t tower;            /* FTMEM_TOWER_...: a vision-language model, of which this is the text model; 0: none */
     int32_t mean_pooling;     /* switch: a classifier reads the mean of all tokens instead of the first one; AUTO: off */
+    int64_t ssm_heads;        /* of a state-space mixer (Mamba 2); 0: the model has none */
+    int64_t ssm_head_dim;     /* width of one of its heads */
+    int64_t ssm_state;        /* width of its state, for each dimension of a head */
+    int64_t ssm_groups;       /* of heads, which share B and C; 0: 1 */
+    int64_t ssm_chunk;        /* tokens of a chunk of its scan */
+    int64_t expert_latent;    /* width of what routed experts read and write, between two linears (Nemotron 3 Super); 0: hidden */
+    int32_t ssm_bias;         /* switch: biases in the mixer's linears; AUTO: off */
+    int32_t ssm_conv_bias;    /* switch: a bias in its convolution; AUTO: on */
+    int64_t mtp_layers;       /* blocks for multi-token prediction that are built and do not run (MiMo); 0: none */
+    int64_t linear_key_heads;   /* linear attention: heads of queries and keys; 0: no block has it */
+    int64_t linear_value_heads; /* heads of its values, a multiple; 0: linear_key_heads */
+    int64_t linear_key_dim;     /* width of one of its query or key heads; required with linear_key_heads */
+    int64_t linear_value_dim;   /* of one of its value heads; 0: linear_key_dim */
+    int64_t conv_kernel;        /* tokens that the convolution of a state-space mixer or of linear attention sees; 0: 4 */
 } ftmem_model;
 
 /* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do
@@ -503,6 +527,9 @@ typedef struct ftmem_job {
     int32_t offload_checkpoints;  /* switch: what checkpoints keep goes to CPU memory (Unsloth, torchtune); AUTO: off */
     int32_t reserved[2];
     int64_t encoder_sequence;     /* tokens of the encoder's longest row; 0: what the model fixes, else sequence */
+    int64_t optimizer_rank;       /* GaLore, APOLLO: rank of the projected gradients; 0: 128 (transformers) */
+    int32_t optimizer_in_backward;/* switch: each tensor is updated as its gradient arrives, which is then freed; AUTO: as the optimizer does */
+    int32_t grad_scaler;          /* switch: torch.amp.GradScaler; AUTO: on under autocast to fp16 */
 } ftmem_job;
 
 /* ------------------------------------------------------------------------------------------------- the fields */

@@ -146,6 +146,31 @@ static void attention_rotate_pairs(ftmem__low *low, ftmem__var qk[2], ftmem__var
     }
 }
 
+/* modeling_ernie4_5_moe.py apply_rotary_pos_emb: neighbours are turned in the stream's dtype, tables and both terms are fp32, and
+   the tables are repeated in each call. */
+static void attention_rotate_turned(ftmem__low *low, ftmem__var qk[2])
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var table[2], y[2], straight, turned;
+    int32_t i, dtype = qk[0].dtype;
+    for (i = 0; i < 2; i++) {
+        table[i] = ftmem__constant(low->shape->s * qk[0].cols, qk[0].cols, FTMEM_FP32);
+        table[i].store = ftmem__alloc(tape, FTMEM__OP_TABLE, table[i].n, table[i].cols, FTMEM_FP32, tape->birth);
+    }
+    for (i = 0; i < 2; i++) {
+        straight = ftmem__cast(tape, qk[i], FTMEM_FP32);
+        attention_swap(tape, &straight, ftmem__binary(tape, FTMEM__OP_MUL, straight, table[0]));
+        turned = attention_rotate_half(tape, qk[i]);
+        attention_swap(tape, &turned, ftmem__cast(tape, turned, FTMEM_FP32));
+        attention_swap(tape, &turned, ftmem__binary(tape, FTMEM__OP_MUL, turned, table[1]));
+        y[i] = ftmem__binary(tape, FTMEM__OP_ADD, straight, turned);
+        ftmem__drop(tape, turned);
+        ftmem__drop(tape, straight);
+    }
+    for (i = 0; i < 2; i++) straight = ftmem__cast(tape, y[i], dtype), ftmem__drop(tape, qk[i]), qk[i] = straight;
+    for (i = 0; i < 2; i++) ftmem__drop(tape, y[i]), ftmem__drop(tape, table[i]);
+}
+
 /* modeling_gpt_oss.py apply_rotary_pos_emb */
 static void attention_rotate_halves(ftmem__low *low, ftmem__var qk[2])
 {
@@ -154,6 +179,16 @@ static void attention_rotate_halves(ftmem__low *low, ftmem__var qk[2])
     for (i = 0; i < 2; i++) turned[i] = ftmem__low_turn_pairs(low, qk[i]);
     for (i = 0; i < 2; i++) attention_swap(low->tape, &qk[i], turned[i]);
     qk[0].joined = qk[1].joined = true;
+}
+
+/* modeling_ministral3.py Ministral3Attention: a number for each position, in the queries' dtype. */
+static void attention_scale_positions(ftmem__low *low, ftmem__var *q)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var scale = ftmem__constant(low->shape->s, 1, q->dtype);
+    scale.store = ftmem__alloc(tape, FTMEM__OP_TABLE, scale.n, 1, q->dtype, tape->birth);
+    attention_swap(tape, q, ftmem__binary(tape, FTMEM__OP_MUL, *q, scale));
+    ftmem__drop(tape, scale);
 }
 
 /* Rotates queries and keys in place. The gradient that comes out of slices is laid out by heads: its view is a copy. */
@@ -166,16 +201,18 @@ void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, in
     int32_t i;
     for (i = 0; i < 2; i++) {
         width[i] = qk[i].cols;
-        qk[i].cols = shape->d;
+        qk[i] = ftmem__shaped(qk[i], qk[i].n, shape->d);
         if (fused && !whole && !pairs && !qk[i].joined && !qk[i].parted)
             attention_swap(low->tape, &qk[i], ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, qk[i]));
     }
     if (whole && shape->job->kernels & FTMEM_FUSED_ROPE) attention_rotate_fused(low->tape, qk);
+    else if (whole && shape->family->tables == FTMEM__TABLES_TURNED_FP32) attention_rotate_turned(low, qk);
     else if (whole) attention_rotate_whole(low, qk);
     else if (shape->family->turn == FTMEM__TURN_HALVES) attention_rotate_halves(low, qk);
     else if (pairs) attention_rotate_pairs(low, qk, locals, count);
     else attention_rotate_slices(low, qk, shape->family->turn >= FTMEM__TURN_APART, shape->family->turn == FTMEM__TURN_APART, locals, count);
-    for (i = 0; i < 2; i++) qk[i].cols = width[i];
+    if (shape->family->scaled_by_position) attention_scale_positions(low, &qk[0]);
+    for (i = 0; i < 2; i++) qk[i] = ftmem__shaped(qk[i], qk[i].n, width[i]);
 }
 
 /* ---------------------------------------------------------------------------------------------------- kernels */
@@ -270,7 +307,7 @@ static ftmem__var attention_transpose(attention_call *call, ftmem__var out)
 {
     ftmem__var y = ftmem__unary(call->low->tape, FTMEM__OP_CLONE, out);
     ftmem__drop(call->low->tape, out);
-    y.cols = attention_out_cols(call);
+    y = ftmem__shaped(y, y.n, attention_out_cols(call));
     return y;
 }
 
@@ -311,7 +348,7 @@ static ftmem__var attention_bias_mask(attention_call *call)
     ftmem__var bias = ftmem__keep(tape, *call->low->bias), future = ftmem__constant(0, 0, FTMEM_BOOL);
     if (causal) {
         future.store = ftmem__alloc(tape, FTMEM__OP_MASK, shape->s * s, s, FTMEM_BOOL, tape->birth);
-        future.n = shape->s * s;
+        future = ftmem__shaped(future, shape->s * s, future.cols);
     }
     if (causal || call->mask) attention_swap(tape, &bias, ftmem__apply(tape, FTMEM__OP_WHERE, &bias, 1, n, s, bias.dtype));
     if (causal) ftmem__save_var(tape, bias, future);

@@ -30,7 +30,8 @@ static ftmem__var experts_router_weight(ftmem__low *low, ftmem__var w)
     if (!experts_target(low, FTMEM_ROLE_ROUTER)) return w;
     a = ftmem__low_adapter(low, FTMEM_ROLE_ROUTER, r * h, r);
     b = ftmem__low_adapter(low, FTMEM_ROLE_ROUTER, e * r, e);
-    a.cols = b.cols = r; /* B A: rows of B times columns of A */
+    a = ftmem__shaped(a, a.n, r);
+    b = ftmem__shaped(b, b.n, r); /* B A: rows of B times columns of A */
     delta = ftmem__low_plain_linear(low, b, a, NULL, h);
     scaled = ftmem__unary(tape, FTMEM__OP_SCALE, delta);
     ftmem__drop(tape, delta);
@@ -88,7 +89,9 @@ static ftmem__var experts_logits(ftmem__low *low, ftmem__var x)
     w = experts_router_weight(low, w);
     if (biased) bias = ftmem__low_parameter_of(low, FTMEM_ROLE_ROUTER, e, e, dtype);
     wide = ftmem__cast(tape, x, shape->family->router_fp32 ? FTMEM_FP32 : x.dtype);
-    y = ftmem__low_plain_linear(low, wide, w, biased ? &bias : NULL, e);
+    if (shape->family->router == FTMEM__ROUTER_SOFTMAX_BIASED) /* autocast is off */
+        y = ftmem__matmul(tape, FTMEM__OP_LINEAR, wide, w, NULL, x.n / x.cols * e, e, 2.0 * (double)x.n * (double)e);
+    else y = ftmem__low_plain_linear(low, wide, w, biased ? &bias : NULL, e);
     ftmem__drop(tape, wide);
     ftmem__drop(tape, w);
     return y;
@@ -117,11 +120,39 @@ static void experts_route_softmax(ftmem__low *low, experts_choice *c)
     ftmem__drop(tape, probabilities);
 }
 
-/* modeling_gpt_oss.py GptOssTopKRouter: softmax over the chosen logits, in their dtype. */
+/* modeling_gpt_oss.py GptOssTopKRouter: softmax over the chosen logits, in their dtype; modeling_granitemoe.py
+   GraniteMoeTopKRouter: in fp32. */
 static void experts_route_chosen(ftmem__low *low, experts_choice *c)
 {
+    ftmem__tape *tape = low->tape;
+    int32_t dtype = c->logits.dtype;
+    if (low->shape->family->router == FTMEM__ROUTER_CHOSEN_WIDE) experts_replace(tape, &c->logits, ftmem__cast(tape, c->logits, FTMEM_FP32));
     c->weights = experts_pick(low, c->logits, &c->index);
-    experts_replace(low->tape, &c->weights, ftmem__unary(low->tape, FTMEM__OP_SOFTMAX, c->weights));
+    experts_replace(tape, &c->weights, ftmem__unary(tape, FTMEM__OP_SOFTMAX, c->weights));
+    experts_replace(tape, &c->weights, ftmem__cast(tape, c->weights, dtype));
+}
+
+/* modeling_ernie4_5_moe.py Ernie4_5_MoeTopKRouter: the bias is a parameter that is never trained. */
+static void experts_route_biased(ftmem__low *low, experts_choice *c, int32_t dtype)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t rows = low->tokens, k = low->shape->model->experts_per_token;
+    ftmem__var probabilities = ftmem__unary(tape, FTMEM__OP_SOFTMAX, c->logits), bias, biased, best, sum;
+    bool trained = low->trained;
+    low->trained = false;
+    bias = ftmem__low_parameter_of(low, FTMEM_ROLE_ROUTER, low->shape->model->experts, low->shape->model->experts, FTMEM_FP32);
+    low->trained = trained;
+    biased = ftmem__binary(tape, FTMEM__OP_ADD, probabilities, bias);
+    best = experts_table(low, rows * k, FTMEM_FP32);
+    c->weights = experts_pick(low, probabilities, &c->index);
+    ftmem__drop(tape, biased);
+    sum = ftmem__apply(tape, FTMEM__OP_SUM, &c->weights, 1, rows, 1, FTMEM_FP32);
+    experts_replace(tape, &sum, ftmem__low_clamp(low, sum, 1));
+    experts_replace(tape, &c->weights, ftmem__binary(tape, FTMEM__OP_DIV, c->weights, sum));
+    experts_replace(tape, &c->weights, ftmem__cast(tape, c->weights, dtype));
+    ftmem__drop(tape, sum);
+    ftmem__drop(tape, best);
+    ftmem__drop(tape, probabilities);
 }
 
 /* What the choice of groups leaves in names until the router returns: the two best of each group, the groups' sums, the
@@ -161,7 +192,8 @@ static experts_choice experts_route(ftmem__low *low, ftmem__var x)
     experts_choice c;
     c.logits = experts_logits(low, x);
     if (low->shape->family->router >= FTMEM__ROUTER_SIGMOID) experts_route_sigmoid(low, &c);
-    else if (low->shape->family->router == FTMEM__ROUTER_CHOSEN) experts_route_chosen(low, &c);
+    else if (low->shape->family->router == FTMEM__ROUTER_SOFTMAX_BIASED) experts_route_biased(low, &c, x.dtype);
+    else if (low->shape->family->router <= FTMEM__ROUTER_CHOSEN_WIDE) experts_route_chosen(low, &c);
     else experts_route_softmax(low, &c);
     return c;
 }
@@ -196,7 +228,7 @@ typedef struct experts_weight { /* of all experts: as stored, or with what an ad
 static experts_weight experts_declare(ftmem__low *low, int32_t role, int64_t out, int64_t in)
 {
     experts_weight w = { 0 };
-    bool two = role == FTMEM_ROLE_EXPERTS_UP && low->shape->family->experts_as != FTMEM__EXPERTS_AS_PARAMETERS;
+    bool two = role == FTMEM_ROLE_EXPERTS_UP && low->shape->family->experts_as != FTMEM__EXPERTS_AS_PARAMETERS && low->shape->family->mlp != FTMEM__PLAIN;
     w.rank = low->shape->adapter->rank * (two ? 2 : 1);
     w.base = ftmem__low_parameter(low, role, low->shape->model->experts * out * in, in, low->trained);
     w.adapted = experts_target(low, role);
@@ -267,6 +299,17 @@ static ftmem__var experts_gated(ftmem__low *low, ftmem__var both)
     return product;
 }
 
+/* has_gate of use_experts_implementation */
+static bool experts_have_gates(const ftmem__low *low)
+{
+    return low->shape->family->mlp != FTMEM__PLAIN;
+}
+
+static int64_t experts_up_width(const ftmem__low *low)
+{
+    return (experts_have_gates(low) ? 2 : 1) * low->shape->model->expert_ffn;
+}
+
 /* x[..., ::2].clamp() */
 static ftmem__var experts_clamped(ftmem__low *low, ftmem__var x, int32_t bounds)
 {
@@ -321,12 +364,14 @@ static ftmem__var experts_biased_linear(ftmem__low *low, const experts_order *o,
 
 static ftmem__var experts_mlp(ftmem__low *low, ftmem__var x, experts_order *o)
 {
-    int64_t f = 2 * low->shape->model->expert_ffn, h = low->shape->h;
+    int64_t f = experts_up_width(low), h = x.cols;
     ftmem__var both, product, y;
     o->weights[0].made = experts_weight_now(low, &o->weights[0]);
     experts_bias(low, o, FTMEM_ROLE_EXPERTS_UP, f);
     both = experts_biased_linear(low, o, o->weights[0].made, x, f);
-    product = low->shape->family->experts_gate == FTMEM__GATE_CLAMPED ? experts_gated_clamped(low, both) : experts_gated(low, both);
+    product = low->shape->family->experts_gate == FTMEM__GATE_CLAMPED ? experts_gated_clamped(low, both)
+              : experts_have_gates(low)                               ? experts_gated(low, both)
+                                                                      : ftmem__low_activation(low, both);
     o->weights[1].made = experts_weight_now(low, &o->weights[1]);
     experts_bias(low, o, FTMEM_ROLE_EXPERTS_DOWN, h);
     y = experts_biased_linear(low, o, o->weights[1].made, product, h);
@@ -354,13 +399,13 @@ static ftmem__var experts_combine(ftmem__low *low, ftmem__var y, ftmem__var weig
 }
 
 /* The wrapper of down_proj is the outer one: it comes first. */
-static void experts_parametrize(ftmem__low *low, experts_weight weights[2])
+static void experts_parametrize(ftmem__low *low, int64_t h, experts_weight weights[2])
 {
-    int64_t h = low->shape->h, f = low->shape->model->expert_ffn;
-    weights[0] = experts_declare(low, FTMEM_ROLE_EXPERTS_UP, 2 * f, h);
+    int64_t f = low->shape->model->expert_ffn, up = experts_up_width(low);
+    weights[0] = experts_declare(low, FTMEM_ROLE_EXPERTS_UP, up, h);
     weights[1] = experts_declare(low, FTMEM_ROLE_EXPERTS_DOWN, h, f);
     experts_adapt(low, &weights[1], FTMEM_ROLE_EXPERTS_DOWN, h, f);
-    experts_adapt(low, &weights[0], FTMEM_ROLE_EXPERTS_UP, 2 * f, h);
+    experts_adapt(low, &weights[0], FTMEM_ROLE_EXPERTS_UP, up, h);
 }
 
 static ftmem__var experts_forward(ftmem__low *low, ftmem__var x, const experts_choice *choice)
@@ -370,7 +415,7 @@ static ftmem__var experts_forward(ftmem__low *low, ftmem__var x, const experts_c
     ftmem__var local[7], result;
     experts_order order = { 0 };
     int32_t i;
-    experts_parametrize(low, order.weights);
+    experts_parametrize(low, x.cols, order.weights);
     local[0] = experts_table(low, rows, FTMEM_INT64); /* sorted expert ids */
     local[1] = experts_table(low, rows, FTMEM_INT64); /* their order */
     local[2] = experts_table(low, rows, FTMEM_INT64); /* order // experts_per_token */
@@ -409,7 +454,9 @@ static ftmem__var experts_shared(ftmem__low *low, ftmem__var x, ftmem__var y, ft
     ftmem__var sum;
     if (low->shape->model->shared_ffn == 0) return y;
     if (low->shape->family->shared_gated) shared = experts_weighed(low, x, shared);
-    else shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
+    else if (low->shape->family->shared_first) low->tape->part = FTMEM__PART_MLP;
+    else if (experts_have_gates(low)) shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
+    else shared = ftmem__low_plain(low, x, low->shape->model->shared_ffn);
     sum = ftmem__binary(low->tape, FTMEM__OP_ADD, y, shared);
     ftmem__drop(low->tape, shared);
     ftmem__drop(low->tape, y);
@@ -476,6 +523,19 @@ static ftmem__var experts_apart(ftmem__low *low, ftmem__var x, const experts_cho
     return sum;
 }
 
+/* modeling_nemotron_h.py NemotronHMoE: routed experts may work in a latent, between two linears; each result takes the name over. */
+static ftmem__var experts_in_latent(ftmem__low *low, ftmem__var x, const experts_choice *choice)
+{
+    int64_t latent = low->shape->model->expert_latent;
+    bool bias = low->shape->model->mlp_bias == FTMEM_ON;
+    ftmem__var y;
+    if (latent == 0) return experts_forward(low, x, choice);
+    y = ftmem__low_linear(low, FTMEM_ROLE_KV_DOWN, x, latent, bias);
+    experts_replace(low->tape, &y, experts_forward(low, y, choice));
+    experts_replace(low->tape, &y, ftmem__low_linear(low, FTMEM_ROLE_KV_UP, y, low->shape->h, bias));
+    return y;
+}
+
 enum { EXPERTS_JOINED = 500 }; /* transformers 5: one tensor for all experts */
 
 ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x)
@@ -484,10 +544,10 @@ ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x)
     bool loop = low->shape->job->transformers_version < EXPERTS_JOINED;
     experts_choice choice;
     ftmem__var shared = { 0 }, y;
-    if (family->shared_gated) shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
+    if (low->shape->model->shared_ffn > 0 && (family->shared_first || family->shared_gated)) shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
     choice = experts_route(low, x);
     low->routed = true;
-    y = family->experts_apart ? experts_apart(low, x, &choice) : loop ? experts_loop(low, x, &choice) : experts_forward(low, x, &choice);
+    y = family->experts_apart ? experts_apart(low, x, &choice) : loop ? experts_loop(low, x, &choice) : experts_in_latent(low, x, &choice);
     low->routed = false;
     y = experts_shared(low, x, y, shared);
     ftmem__drop(low->tape, choice.logits);

@@ -50,12 +50,22 @@ enum {
     FTMEM__DROPOUT_ADD,           /* cur = residual + dropout(cur); cur has a name until then */
     FTMEM__DROPOUT_ADD_BRANCH,    /* cur = residual + dropout(branch); cur and branch have names until then */
     FTMEM__CLAMP,                 /* cur = clamp(cur), in fp16 */
-    FTMEM__ADD_NAMED              /* cur = residual + cur; residual keeps its name until it is bound anew */
+    FTMEM__ADD_NAMED,             /* cur = residual + cur; residual keeps its name until it is bound anew */
+    FTMEM__MIXER                  /* cur = attention, a state-space mixer or an MLP of cur: a block has one of them (modeling_nemotron_h.py) */
 };
 
-enum { FTMEM__RMS, FTMEM__RMS_PLUS_ONE, FTMEM__RMS_FP32_WEIGHT, FTMEM__LAYER, FTMEM__LAYER_NO_PARAMETERS, FTMEM__LAYER_FP32, FTMEM__RMS_T5 }; /* norm kinds */
-enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI, FTMEM__RELATIVE };                                                 /* positions */
-enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN, FTMEM__GATED_T5, FTMEM__PLAIN_NAMED };                                                 /* MLP kinds */
+enum {
+    FTMEM__RMS,
+    FTMEM__RMS_PLUS_ONE,
+    FTMEM__RMS_FP32_WEIGHT,
+    FTMEM__LAYER,
+    FTMEM__LAYER_NO_PARAMETERS,
+    FTMEM__LAYER_FP32,
+    FTMEM__RMS_T5,
+    FTMEM__RMS_WIDENED
+};                                                                                                              /* norm kinds */
+enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI, FTMEM__RELATIVE, FTMEM__UNROTATED }; /* positions */
+enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN, FTMEM__GATED_T5, FTMEM__PLAIN_NAMED };                   /* MLP kinds */
 /* FUSED: split in one; SLICED: three slices of one projection; HEADS: each head's three parts, split in one; SELECTED: each
    head's three parts, selected one by one; INDEXED: modeling_falcon.py FalconAttention._split_heads. */
 enum { FTMEM__QKV_SEPARATE, FTMEM__QKV_FUSED, FTMEM__QKV_SLICED, FTMEM__QKV_HEADS, FTMEM__QKV_SELECTED, FTMEM__QKV_INDEXED, FTMEM__QKV_UNBOUND };
@@ -86,17 +96,21 @@ enum {
     FTMEM__TABLES_CAST,
     FTMEM__TABLES_FP32,
     FTMEM__TABLES_CAST_QK_FP32,
-    FTMEM__TABLES_QK_FP32_TWICE
-}; /* cos and sin in the stream's dtype or fp32; q and k widened before, or for each use */
+    FTMEM__TABLES_QK_FP32_TWICE,
+    FTMEM__TABLES_TURNED_FP32
+}; /* cos and sin in the stream's dtype or fp32; q and k widened before, or for each use, or after pairs were turned, by tables of each call */
 enum { FTMEM__EMBED_TOKENS, FTMEM__EMBED_SEGMENTS, FTMEM__EMBED_PATCHES, FTMEM__EMBED_NORMED }; /* the embedding: program.c, encoder.c */
 enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS };                            /* where q/k norms work; a weight for each head */
 
 /* Routers: scores by softmax in fp32, then the best; CAST to the logits' dtype; SCALED by a constant. SIGMOID: the best by
    score and a bias, their scores gathered; GROUPED: from the best groups, and scaled. CHOSEN: the best logits, which have a
-   bias, and then softmax of those alone. */
+   bias, and then softmax of those alone; WIDE: without one, in fp32. BIASED: softmax in fp32 whatever autocast says, the best by
+   score and a frozen bias, their scores gathered and divided. */
 enum {
     FTMEM__ROUTER_NONE,
     FTMEM__ROUTER_CHOSEN,
+    FTMEM__ROUTER_CHOSEN_WIDE,
+    FTMEM__ROUTER_SOFTMAX_BIASED,
     FTMEM__ROUTER_SOFTMAX,
     FTMEM__ROUTER_SOFTMAX_CAST,
     FTMEM__ROUTER_SOFTMAX_SCALED,
@@ -117,18 +131,27 @@ static inline bool ftmem__is_linear(int32_t role) /* a matrix of a block that Lo
 }
 
 /* Halves of ftmem_model.layer_kind. */
-enum { FTMEM__LAYER_FULL, FTMEM__LAYER_SLIDING, FTMEM__LAYER_NO_ROTATION, FTMEM__LAYER_SHARED_INDEX, FTMEM__LAYER_KINDS };
+enum {
+    FTMEM__LAYER_FULL,
+    FTMEM__LAYER_SLIDING,
+    FTMEM__LAYER_NO_ROTATION,
+    FTMEM__LAYER_SHARED_INDEX,
+    FTMEM__LAYER_SSM,
+    FTMEM__LAYER_NONE,
+    FTMEM__LAYER_LINEAR,
+    FTMEM__LAYER_KINDS
+};
 /* Beside them, where blocks hand on which keys they have chosen (ftmem__shape_layer_kind): the block before has just chosen,
    or has handed on itself what it was given. */
-enum { FTMEM__LAYER_HANDED_NEW = 4, FTMEM__LAYER_HANDED_OLD = 8, FTMEM__LAYER_HANDED = 12 };
-enum { FTMEM__MLP_DENSE, FTMEM__MLP_EXPERTS, FTMEM__MLP_KINDS };
+enum { FTMEM__LAYER_HANDED_NEW = 64, FTMEM__LAYER_HANDED_OLD = 128, FTMEM__LAYER_HANDED = 192 };
+enum { FTMEM__MLP_DENSE, FTMEM__MLP_EXPERTS, FTMEM__MLP_NONE, FTMEM__MLP_KINDS };
 static inline uint8_t ftmem__layer_attention(uint8_t kind)
 {
     return kind & 15;
 }
 static inline uint8_t ftmem__layer_mlp(uint8_t kind)
 {
-    return kind >> 4;
+    return (kind & (uint8_t)~FTMEM__LAYER_HANDED) >> 4;
 }
 
 typedef struct ftmem__family {
@@ -199,7 +222,12 @@ typedef struct ftmem__family {
     bool down_never_quantized;    /* _keep_in_fp32_modules has the down projection (modeling_t5.py) */
     bool window_mask_made;        /* a mask of windows is made even where no block has one (modeling_qwen2_moe.py: sliding_window becomes 0) */
     bool joined_only;             /* only the classes of transformers 5 are modelled, where all experts are one tensor */
+    bool shared_first;            /* the shared expert comes before the router (modeling_ernie4_5_moe.py) */
     bool shared_gated;            /* the shared expert comes first, and is weighed by a sigmoid (modeling_qwen2_moe.py) */
+    bool logits_fp32;             /* lm_head(...).float() in the model's forward (modeling_nemotron_h.py) */
+    bool scaled_by_position;      /* rotated queries are multiplied by a number for each position (modeling_ministral3.py get_llama_4_attn_scale) */
+    bool gated_output;            /* queries come with a gate, by whose sigmoid attention's result is multiplied (modeling_qwen3_next.py Qwen3NextAttention) */
+    bool linear_joined;           /* linear attention has two input projections, not four (modeling_qwen3_next.py Qwen3NextGatedDeltaNet) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */
 } ftmem__family;

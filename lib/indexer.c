@@ -23,8 +23,7 @@ static ftmem__var indexer_rotate(ftmem__low *low, ftmem__var whole, ftmem__var *
     ftmem__var part[2];
     part[0] = ftmem__keep(tape, whole);
     part[1] = ftmem__keep(tape, whole);
-    part[0].cols = low->shape->rotary;
-    part[0].n = rows * part[0].cols;
+    part[0] = ftmem__shaped(part[0], rows * low->shape->rotary, low->shape->rotary);
     *turned = low->shape->family->index_halves ? ftmem__low_turn(low, part[0]) : ftmem__low_turn_pairs(low, part[0]);
     ftmem__drop(tape, part[0]);
     part[0] = *turned;
@@ -152,7 +151,7 @@ void ftmem__low_indexer(ftmem__low *low, ftmem__var x, ftmem__var latent, ftmem_
 {
     bool before = low->tape->no_grad;
     if (low->shape->model->index_heads == 0) return;
-    if ((low->kind & ~FTMEM__LAYER_HANDED) != FTMEM__LAYER_SHARED_INDEX) {
+    if (low->kind != FTMEM__LAYER_SHARED_INDEX) {
         low->tape->no_grad = true;
         low->choice = indexer_forward(low, x, latent);
         low->has_choice = true;

@@ -100,16 +100,18 @@ static ftmem_status job_check_supported(const ftmem__case *c, ftmem_error *error
     return FTMEM_OK;
 }
 
-/* PEFT counts the tower's blocks by the same numbers as the text model's. */
+/* PEFT counts the blocks of a tower, and those for multi-token prediction, by the same numbers as the text model's. */
 static ftmem_status job_check_tower(const ftmem__case *c, ftmem_error *error)
 {
-    if (c->model.tower == 0) return FTMEM_OK;
-    if (c->model.tower_hidden == 0 || c->model.tower_ffn == 0 || c->model.tower_layers == 0 || c->model.patch_size == 0)
+    const ftmem_model *m = &c->model;
+    if (m->tower == 0 && m->mtp_layers == 0) return FTMEM_OK;
+    if (m->tower > 0 && (m->tower_hidden == 0 || m->tower_ffn == 0 || m->tower_layers == 0 || m->patch_size == 0))
         return ftmem__fail(error, FTMEM_E_MISSING, "model.tower_hidden", "0",
                            "model.tower is given, but not its dimensions: tower_hidden, tower_ffn, tower_layers and patch_size are required");
     if (c->adapter.layers_first == 0 && c->adapter.layers_last == 0) return FTMEM_OK;
-    return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.layers_first", "given",
-                       "adapter.layers_first and layers_last choose blocks by number, which the vision tower's blocks have too: not modelled");
+    return ftmem__fail(
+        error, FTMEM_E_UNSUPPORTED, "adapter.layers_first", "given",
+        "adapter.layers_first and layers_last choose blocks by number, which the blocks of a vision tower or of multi-token prediction have too: not modelled");
 }
 
 static ftmem_status job_check_layer_kinds(const ftmem_model *model, ftmem_error *error)
@@ -117,11 +119,19 @@ static ftmem_status job_check_layer_kinds(const ftmem_model *model, ftmem_error 
     for (int32_t i = 0; i < FTMEM_MAX_LAYERS; ++i) {
         uint8_t kind = model->layer_kind[i];
         if (ftmem__layer_attention(kind) >= FTMEM__LAYER_KINDS || ftmem__layer_mlp(kind) >= FTMEM__MLP_KINDS)
-            return ftmem__fail_int(error, FTMEM_E_RANGE, "model.layer_kind", kind,
-                                   "model.layer_kind has a value that is none; its low four bits are 0 (full), 1 (sliding window), 2 (full without "
-                                   "rotation) or 3 (sparse, shared index), its high four bits 0 (dense) or 1 (experts)");
+            return ftmem__fail_int(
+                error, FTMEM_E_RANGE, "model.layer_kind", kind,
+                "model.layer_kind has a value that is none; its low four bits are 0 (full), 1 (sliding window), 2 (full without "
+                "rotation), 3 (sparse, shared index), 4 (state-space mixer), 5 (none) or 6 (linear), its high four bits 0 (dense), 1 (experts) or 2 (none)");
         if (ftmem__layer_mlp(kind) == FTMEM__MLP_EXPERTS && model->experts == 0)
             return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.experts", 0, "model.layer_kind has blocks with experts; give model.experts.");
+        if (ftmem__layer_attention(kind) == FTMEM__LAYER_SSM &&
+            (model->ssm_heads == 0 || model->ssm_head_dim == 0 || model->ssm_state == 0 || model->ssm_chunk == 0))
+            return ftmem__fail_int(error, FTMEM_E_MISSING, "model.ssm_heads", model->ssm_heads,
+                                   "model.layer_kind has state-space mixers; give model.ssm_heads, ssm_head_dim, ssm_state and ssm_chunk.");
+        if (ftmem__layer_attention(kind) == FTMEM__LAYER_LINEAR && (model->linear_key_heads == 0 || !ftmem__family_of(model)->modules[FTMEM_ROLE_MIXER_OUT]))
+            return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.linear_key_heads", model->linear_key_heads,
+                                   "model.layer_kind has blocks with linear attention; give model.linear_key_heads, in a family that has such blocks.");
     }
     return FTMEM_OK;
 }
@@ -228,6 +238,7 @@ static void job_fill_training(ftmem__case *c)
     JOB_DEFAULT(job, offload_checkpoints, FTMEM_OFF)
     JOB_DEFAULT(job, bitsandbytes_version, 50)
     JOB_DEFAULT(job, varied_lengths, FTMEM_OFF)
+    JOB_DEFAULT(job, optimizer_rank, 128)
     if (c->job.loss == FTMEM_LOSS_CHUNKED) JOB_DEFAULT(job, loss_chunk_tokens, 256)
     if (c->job.loss == FTMEM_LOSS_SPLIT) JOB_DEFAULT(job, loss_chunk_tokens, job_split_tokens(&c->job))
 }
@@ -406,29 +417,39 @@ static ftmem_status job_check_method(const ftmem__case *c, ftmem_error *error)
     const ftmem_adapter *a = &c->adapter;
     const ftmem__method *method = ftmem__method_of(a->kind);
     const ftmem__quant *quant = ftmem__quant_of(a->quant);
-    bool virtual_tokens = a->kind == FTMEM_ADAPTER_PROMPT || a->kind == FTMEM_ADAPTER_P_TUNING, lora = a->kind <= FTMEM_ADAPTER_LORA8;
     if (method->refused) return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.kind", ftmem_enum_name("adapter", a->kind), method->refused);
     if (quant && (method->over == FTMEM__OVER_PLAIN || (method->over == FTMEM__OVER_BITSANDBYTES && !quant->bitsandbytes)))
-        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.quant", ftmem_enum_name("quant", a->quant),
-                           "adapter.quant is a format over which this adapter.kind is not modelled");
-    if (virtual_tokens && !a->virtual_tokens)
-        return ftmem__fail(error, FTMEM_E_MISSING, "adapter.virtual_tokens", "0",
-                           "adapter.virtual_tokens is 0, but this adapter.kind puts virtual tokens before each row: say how many");
-    if (a->virtual_tokens && !virtual_tokens)
-        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "adapter.virtual_tokens", a->virtual_tokens,
-                               "adapter.virtual_tokens is given, but adapter.kind has none");
-    if (a->trainable_tokens && !lora)
-        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "adapter.trainable_tokens", a->trainable_tokens,
-                               "adapter.trainable_tokens is given, but adapter.kind is not LoRA");
-    if (a->trainable_tokens && (c->job.loss == FTMEM_LOSS_FUSED || c->job.loss == FTMEM_LOSS_CHUNKED || c->job.loss == FTMEM_LOSS_SPLIT || a->modules_to_save))
-        return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "adapter.trainable_tokens", a->trainable_tokens,
-                               "adapter.trainable_tokens is given, but it is not modelled with a loss without logits, or with modules_to_save");
-    if ((a->trainable_tokens || a->virtual_tokens) && !job_reads_tokens(c))
-        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, a->virtual_tokens ? "adapter.virtual_tokens" : "adapter.trainable_tokens", "given",
-                           "adapter.virtual_tokens or adapter.trainable_tokens is given, but they are modelled for causal language models of text only");
-    if (a->use_dora == FTMEM_ON && !lora)
+        return job_fail_quant(c, FTMEM_E_UNSUPPORTED, "adapter.quant is a format over which this adapter.kind is not modelled", error);
+    if (a->use_dora == FTMEM_ON && a->kind > FTMEM_ADAPTER_LORA8)
         return ftmem__fail(error, FTMEM_E_CONFLICT, "adapter.use_dora", "on", "adapter.use_dora is on, but adapter.kind is not LoRA");
     return FTMEM_OK;
+}
+
+static ftmem_status job_check_virtual_tokens(const ftmem__case *c, ftmem_error *error)
+{
+    int32_t given = c->adapter.virtual_tokens, kind = c->adapter.kind;
+    bool wanted = kind == FTMEM_ADAPTER_PROMPT || kind == FTMEM_ADAPTER_P_TUNING;
+    if (wanted && !given)
+        return ftmem__fail(error, FTMEM_E_MISSING, "adapter.virtual_tokens", "0",
+                           "adapter.virtual_tokens is 0, but this adapter.kind puts virtual tokens before each row: say how many");
+    if (given && !wanted) return job_conflict_int("adapter.virtual_tokens", given, ", but adapter.kind has none", error);
+    if (!given || job_reads_tokens(c)) return FTMEM_OK;
+    return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "adapter.virtual_tokens", given,
+                           "adapter.virtual_tokens is given, but virtual tokens are modelled for causal language models of text only");
+}
+
+static ftmem_status job_check_trainable_tokens(const ftmem__case *c, ftmem_error *error)
+{
+    int32_t given = c->adapter.trainable_tokens, loss = c->job.loss;
+    bool logits = loss != FTMEM_LOSS_FUSED && loss != FTMEM_LOSS_CHUNKED && loss != FTMEM_LOSS_SPLIT;
+    if (!given) return FTMEM_OK;
+    if (c->adapter.kind > FTMEM_ADAPTER_LORA8) return job_conflict_int("adapter.trainable_tokens", given, ", but adapter.kind is not LoRA", error);
+    if (!logits || c->adapter.modules_to_save)
+        return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "adapter.trainable_tokens", given,
+                               "adapter.trainable_tokens is given, but it is not modelled with a loss without logits, or with modules_to_save");
+    if (job_reads_tokens(c)) return FTMEM_OK;
+    return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "adapter.trainable_tokens", given,
+                           "adapter.trainable_tokens is given, but trainable tokens are modelled for causal language models of text only");
 }
 
 static bool job_has_ranks(const ftmem_adapter *adapter)
@@ -696,9 +717,11 @@ static ftmem_status job_check_stacks(const ftmem__case *c, ftmem_error *error)
 static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
 {
     static ftmem_status (*const checks[])(const ftmem__case *, ftmem_error *) = {
-        job_check_no_adapter,     job_check_method, job_check_dora,          job_check_method_place, job_check_quantisation, job_check_targets,
-        job_check_adapter_layers, job_check_freeze, job_check_freeze_layers, job_check_precision,    job_check_loss,         job_check_idle,
-        job_check_sequence,       job_check_gpu,    job_check_stacks,        job_check_task,         job_check_attention,    job_check_experts,
+        job_check_no_adapter,     job_check_method,       job_check_virtual_tokens, job_check_trainable_tokens,
+        job_check_dora,           job_check_method_place, job_check_quantisation,   job_check_targets,
+        job_check_adapter_layers, job_check_freeze,       job_check_freeze_layers,  job_check_precision,
+        job_check_loss,           job_check_idle,         job_check_sequence,       job_check_gpu,
+        job_check_stacks,         job_check_task,         job_check_attention,      job_check_experts,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);

@@ -92,7 +92,7 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
         y = t;
     }
     if (words && shape->model->logit_softcap > 0) y = ftmem__low_softcap(low, y);
-    if (!words || !loss_widens_in_model(shape)) return y;
+    if (!words || !(shape->family->logits_fp32 || loss_widens_in_model(shape))) return y;
     t = ftmem__cast(tape, y, FTMEM_FP32);
     ftmem__drop(tape, y);
     return t;

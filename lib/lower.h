@@ -22,6 +22,7 @@ enum {
     FTMEM__PART_OPTIMIZER,
     FTMEM__PART_BATCH,
     FTMEM__PART_TOWER,
+    FTMEM__PART_SSM,
     FTMEM__PART_END
 };
 const char *ftmem__part_name(int32_t part);
@@ -193,6 +194,8 @@ bool ftmem__low_fused_mlp(ftmem__low *low, ftmem__var x, int64_t f, ftmem__var *
 ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width);       /* the family's norm over the last `width` */
 ftmem__var ftmem__low_layer_norm(ftmem__low *low, ftmem__var x, int64_t width); /* LayerNorm with a bias, whatever the family's is */
 ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x);
+ftmem__var ftmem__low_rms(ftmem__low *low, ftmem__var x);                                        /* x / rms(x), of fp32; takes over x */
+ftmem__var ftmem__low_gated_norm(ftmem__low *low, ftmem__var x, ftmem__var gate, int64_t width); /* norm(x) * silu(gate); both stay the caller's */
 /* attention.c */
 ftmem__var ftmem__low_turn(ftmem__low *low, ftmem__var x);                                                  /* (x * cos) + (rotate_half(x) * sin) */
 void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, int32_t *count);              /* locals: what the caller's frame keeps beside */
@@ -205,16 +208,21 @@ ftmem__var ftmem__low_turn_pairs(ftmem__low *low, ftmem__var x);                
 /* indexer.c */
 ftmem__var ftmem__low_choice(ftmem__low *low); /* a tensor like the one that an indexer makes; store -1 where nothing is handed on */
 void ftmem__low_indexer(ftmem__low *low, ftmem__var x, ftmem__var latent, ftmem__var *locals, int32_t *count); /* where the model has one */
+/* ssm.c */
+ftmem__var ftmem__low_ssm(ftmem__low *low, ftmem__var x); /* x stays the caller's */
 /* mlp.c */
 ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x);
 ftmem__var ftmem__low_up(ftmem__low *low, ftmem__var x);                               /* act(up(x)): takes over x */
 ftmem__var ftmem__low_down(ftmem__low *low, ftmem__var x);                             /* x stays the caller's */
 ftmem__var ftmem__low_gated(ftmem__low *low, ftmem__var x, int64_t width);             /* a gated MLP of this width */
+ftmem__var ftmem__low_plain(ftmem__low *low, ftmem__var x, int64_t width);             /* one without a gate */
 ftmem__var ftmem__low_mlp_inline(ftmem__low *low, ftmem__var x);                       /* takes over x */
 ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x);                       /* takes over x */
 ftmem__var ftmem__low_clamp(ftmem__low *low, ftmem__var x, int32_t bounds);            /* backward: a mask for each bound, and a zero; x stays the caller's */
 ftmem__var ftmem__low_softcap(ftmem__low *low, ftmem__var x);                          /* takes over x */
 ftmem__var ftmem__low_dropout_add(ftmem__low *low, ftmem__var x, ftmem__var residual); /* both stay the caller's */
+/* delta.c */
+ftmem__var ftmem__low_delta(ftmem__low *low, ftmem__var x); /* linear attention by the gated delta rule, with its projections */
 /* experts.c */
 ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x);
 /* program.c: the three kinds of segment */
@@ -231,6 +239,7 @@ ftmem__var ftmem__low_widen(ftmem__low *low, ftmem__var x); /* the token embeddi
 ftmem__var ftmem__low_embed_patches(ftmem__low *low);
 /* tower.c */
 void ftmem__low_tower(ftmem__low *low); /* declares the parameters of a vision tower */
+void ftmem__low_mtp(ftmem__low *low);   /* and of blocks for multi-token prediction */
 int64_t ftmem__tower_buffer_bytes(const ftmem_model *model);
 /* head.c */
 ftmem__var ftmem__low_pool(ftmem__low *low, ftmem__var x);          /* the base model's part; x stays the caller's */

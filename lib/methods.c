@@ -184,7 +184,7 @@ ftmem__var ftmem__method_ia3(ftmem__low *low, const ftmem__adapted *at)
     bool before = at->role == FTMEM_ROLE_DOWN; /* peft/utils/constants.py ..._IA3_FEEDFORWARD_MODULES_MAPPING */
     int64_t n = before ? at->x.cols : at->out;
     ftmem__var l = ftmem__low_adapter(low, at->role, n, before ? 1 : n), scale, y;
-    l.cols = n;
+    l = ftmem__shaped(l, n, n);
     scale = ftmem__unary(low->tape, FTMEM__OP_SCALE, l); /* 1 * l */
     y = ftmem__low_quant(low, at->role) ? methods_ia3_bnb(low, at, scale, before) : methods_ia3_plain(low, at, scale, before);
     ftmem__drop(low->tape, scale);
@@ -263,7 +263,7 @@ ftmem__var ftmem__method_lokr(ftmem__low *low, const ftmem__adapted *at)
     } else {
         a = ftmem__low_adapter(low, at->role, k * r, k);
         b = ftmem__low_adapter(low, at->role, r * n, r);
-        b.cols = r; /* a @ b: b stands transposed */
+        b = ftmem__shaped(b, b.n, r); /* a @ b: b stands transposed */
         w[1] = methods_matmul(low, a, b);
     }
     kron = ftmem__apply(tape, FTMEM__OP_MUL, w, 2, in * out, in, w[0].dtype);
@@ -338,19 +338,23 @@ ftmem__var ftmem__method_oft(ftmem__low *low, const ftmem__adapted *at)
     ftmem__tape *tape = low->tape;
     int64_t in = at->x.cols, side = methods_block(in, low->shape->adapter->block_size ? low->shape->adapter->block_size : 32), blocks = in / side;
     int64_t elements = side * (side - 1) / 2;
-    ftmem__var vec = ftmem__low_adapter(low, at->role, blocks * elements, blocks), x = ftmem__cast(tape, at->x, vec.dtype), turn, turned, y;
+    ftmem__var vec = ftmem__low_adapter(low, at->role, blocks * elements, blocks), x = ftmem__cast(tape, at->x, vec.dtype), turn, turned, rotated, y;
     ftmem__low_buffer(low, 8 * elements);
     ftmem__low_buffer(low, 8 * elements);
     turn = methods_cayley(low, vec, blocks, side);
     turned = methods_bmm(low, x, turn, side);
     y = ftmem__unary(tape, FTMEM__OP_CLONE, turned); /* reshape of what is laid out by blocks */
+    rotated = ftmem__cast(tape, y, x.dtype);
+    ftmem__drop(tape, y);
     ftmem__drop(tape, turned);
     ftmem__drop(tape, turn);
     ftmem__drop(tape, x);
-    x = ftmem__method_cast(tape, y, at->x.dtype);
+    x = ftmem__cast(tape, rotated, at->x.dtype);
     y = ftmem__low_base(low, at->role, x, at->out, at->bias);
     ftmem__drop(tape, x);
-    return ftmem__method_cast(tape, y, at->x.dtype);
+    y = ftmem__method_cast(tape, y, at->x.dtype);
+    ftmem__drop(tape, rotated);
+    return y;
 }
 
 /* ------------------------------------------------------------------------------------------------ virtual tokens */

@@ -1,90 +1,238 @@
-/* Optimizers: what each keeps for a trained tensor, and what its step needs besides. */
+/* What optimizers keep and need, read off their rows; and the sums over parameters that a step starts from. */
+#include "optimizer.h"
 #include "step.h"
 
-/* bitsandbytes optim/optimizer.py: two states of one byte an element with fp32 maxima of blocks of 256; tensors under
-   4096 elements keep fp32 states; paged states of 1e5 elements and more are managed memory, unseen by torch. */
-static int64_t optimizer_8bit(int64_t n, bool paged, int64_t *hidden)
+enum {
+    NOTHING_MORE = FTMEM__NOTHING_MORE,
+    SAME = FTMEM__SAME,
+    F32 = FTMEM__F32,
+    F32_TWICE = FTMEM__F32_TWICE,
+    B16 = FTMEM__B16,
+    BYTES = FTMEM__BYTES,
+    BYTES_TWICE = FTMEM__BYTES_TWICE,
+    NIBBLES = FTMEM__NIBBLES,
+    MAXIMA = FTMEM__MAXIMA,
+    MAXIMA_TWICE = FTMEM__MAXIMA_TWICE,
+    MAXIMA128 = FTMEM__MAXIMA128,
+    ROWS = FTMEM__ROWS,
+    COLS = FTMEM__COLS,
+    NUMBER = FTMEM__NUMBER,
+    CODES256 = FTMEM__CODES256,
+    WIDE = FTMEM__WIDE,
+    ONLY16 = FTMEM__ONLY16,
+    LOW = FTMEM__LOW,
+    LOW32 = FTMEM__LOW32,
+    PROJECTION = FTMEM__PROJECTION,
+    PROJECTION32 = FTMEM__PROJECTION32,
+    PROJECTION_OF = FTMEM__PROJECTION_OF,
+    FACTOR = FTMEM__FACTOR,
+    SINGULAR = FTMEM__SINGULAR,
+    GRAM = FTMEM__GRAM,
+    LONG_SIDE = FTMEM__LONG_SIDE,
+    ALL = FTMEM__ALL,
+    BELOW_4096 = FTMEM__BELOW_4096,
+    ODD_256 = FTMEM__ODD_256,
+    ODD_128 = FTMEM__ODD_128,
+    FROM_1E5 = FTMEM__FROM_1E5,
+    MATRICES = FTMEM__MATRICES,
+    LINEARS = FTMEM__LINEARS,
+    IN_BLOCKS = FTMEM__IN_BLOCKS
+};
+
+static const ftmem__optimizer optimizer_table[] = {
+#include "optimizers.inc"
+};
+
+const ftmem__optimizer *ftmem__optimizer_of(const ftmem_job *job)
 {
-    int64_t maxima = 2 * ftmem__round512((n + 255) / 256 * 4);
-    if (n < 4096) return 2 * ftmem__round512(4 * n);
-    if (!paged || n < 100000) return 2 * ftmem__round512(n) + maxima;
-    *hidden += 2 * n;
-    return maxima;
+    return &optimizer_table[job->optimizer];
 }
 
-static int64_t optimizer_paged32(int64_t n, int64_t *hidden)
+static bool optimizer_fits(int32_t of, const ftmem__param *p)
 {
-    if (n < 100000) return 2 * ftmem__round512(4 * n);
-    *hidden += 8 * n;
-    return 0;
-}
-
-/* transformers optimization.py Adafactor: a row and a column vector of fp32 for matrices, one fp32 tensor for vectors. */
-static int64_t optimizer_adafactor(const ftmem__param *p, int64_t n)
-{
-    if (p->rows <= 1) return ftmem__round512(4 * n);
-    return ftmem__round512(4 * p->rows) + ftmem__round512(4 * (n / p->rows));
-}
-
-static int64_t optimizer_kept(const ftmem_job *job, const ftmem__param *p, int32_t dtype, int64_t *hidden)
-{
-    int64_t one = ftmem__round512(ftmem__bytes(dtype, p->n));
-    switch (job->optimizer) {
-    case FTMEM_ADAMW_8BIT: return optimizer_8bit(p->n, false, hidden);
-    case FTMEM_PAGED_ADAMW_8BIT: return optimizer_8bit(p->n, true, hidden);
-    case FTMEM_PAGED_ADAMW_32BIT: return optimizer_paged32(p->n, hidden);
-    case FTMEM_SGD: return 0;
-    case FTMEM_SGD_MOMENTUM: return one;
-    case FTMEM_ADAFACTOR: return optimizer_adafactor(p, p->n);
-    case FTMEM_ADAMW_FUSED: return 2 * one + 512; /* its step counter is a GPU tensor */
-    default: return 2 * one;
+    bool block = p->segment >= 0, linear = block && p->role <= FTMEM_ROLE_DOWN;
+    switch (of) {
+    case BELOW_4096: return p->n < 4096;
+    case ODD_256: return p->n < 4096 || p->n % 256 != 0;
+    case ODD_128: return p->n < 4096 || p->n % 128 != 0;
+    case FROM_1E5: return p->n >= 100000;
+    case MATRICES: return p->rows > 0;
+    case LINEARS: return linear && p->rows > 0;
+    case IN_BLOCKS: return block && p->rows > 0;
+    default: return true;
     }
 }
 
-static int32_t optimizer_dtype(const ftmem_job *job, const ftmem__param *p)
+const ftmem__rule *ftmem__rule_for(const ftmem_job *job, const ftmem__param *p)
 {
-    return job->master_weights == FTMEM_ON ? FTMEM_FP32 : p->dtype;
+    const ftmem__rule *rule = ftmem__optimizer_of(job)->rule;
+    while (!optimizer_fits(rule->of, p)) rule++;
+    return rule;
 }
 
-int64_t ftmem__state_bytes(const ftmem_job *job, const ftmem__param *p)
+bool ftmem__updates_in_backward(const ftmem_job *job)
 {
-    int64_t hidden = 0;
-    return optimizer_kept(job, p, optimizer_dtype(job, p), &hidden);
+    return ftmem__optimizer_of(job)->in_backward;
 }
 
-/* Adafactor's step on one tensor, all fp32: copies of a 16-bit gradient and weight, the squared gradient, and the
-   update beside it. */
-static int64_t optimizer_adafactor_step(const ftmem__param *p)
+static ftmem__buffer optimizer_buffer(int64_t n, int32_t dtype)
 {
-    int64_t copies = p->dtype == FTMEM_FP32 ? 2 : 4;
-    return copies * ftmem__round512(4 * p->n);
+    ftmem__buffer b;
+    b.n = n;
+    b.dtype = dtype;
+    b.bytes = ftmem__round512(ftmem__bytes(dtype, n));
+    return b;
 }
 
-/* foreach holds one more copy of all trained tensors (the square roots); the loop, of one tensor at a time. */
-static void optimizer_step_bytes(ftmem__totals *t, const ftmem_job *job, const ftmem__param *p, int32_t dtype, int64_t count, int64_t before)
+/* Sizes that know rows and columns. */
+static ftmem__buffer optimizer_matrix(const ftmem_job *job, const ftmem__param *p, int32_t dtype, int32_t size)
 {
-    int64_t one = ftmem__round512(ftmem__bytes(dtype, p->n)), need = 0;
-    if (job->optimizer == FTMEM_ADAMW) {
-        t->step_bytes += one * count;
-        return;
+    int64_t rows = p->rows > 0 ? p->rows : 1, cols = p->n / rows, k = rows < cols ? rows : cols, other = rows < cols ? cols : rows;
+    int64_t r = job->optimizer_rank < k ? job->optimizer_rank : k;
+    switch (size) {
+    case ROWS: return optimizer_buffer(rows, FTMEM_FP32);
+    case COLS: return optimizer_buffer(cols, FTMEM_FP32);
+    case LOW: return optimizer_buffer(other * r, dtype);
+    case LOW32: return optimizer_buffer(other * r, FTMEM_FP32);
+    case PROJECTION: return optimizer_buffer(k * r, dtype);
+    case PROJECTION32: return optimizer_buffer(k * r, FTMEM_FP32);
+    case PROJECTION_OF: return dtype == FTMEM_FP32 ? optimizer_buffer(k * k, dtype) : optimizer_buffer(k * r, dtype);
+    case FACTOR: return optimizer_buffer(k * k, FTMEM_FP32);
+    case SINGULAR: return optimizer_buffer(k, FTMEM_FP32);
+    case GRAM: return optimizer_buffer(k * k, FTMEM_BF16);
+    default: return optimizer_buffer(other, dtype);
     }
-    if (job->optimizer == FTMEM_ADAMW_LOOP) need = 2 * one; /* torch _single_tensor_adam: the square root and its quotient */
-    if (job->optimizer == FTMEM_ADAFACTOR) need = optimizer_adafactor_step(p) + ftmem__round512(4 * before); /* the last update's name lives on */
-    if (need > t->step_bytes) t->step_bytes = need;
 }
 
-static void optimizer_add(ftmem__totals *t, const ftmem_job *job, const ftmem__param *p, int64_t count, int64_t before)
+ftmem__buffer ftmem__buffer_of(const ftmem_job *job, const ftmem__param *p, int32_t size)
 {
+    int32_t dtype = job->master_weights == FTMEM_ON ? FTMEM_FP32 : p->dtype;
+    bool wide = p->dtype == FTMEM_FP32;
+    switch (size) {
+    case SAME: return optimizer_buffer(p->n, dtype);
+    case F32: return optimizer_buffer(p->n, FTMEM_FP32);
+    case F32_TWICE: return optimizer_buffer(2 * p->n, FTMEM_FP32);
+    case B16: return optimizer_buffer(p->n, FTMEM_BF16);
+    case BYTES: return optimizer_buffer(p->n, FTMEM_INT8);
+    case BYTES_TWICE: return optimizer_buffer(2 * p->n, FTMEM_INT8);
+    case NIBBLES: return optimizer_buffer((p->n + 1) / 2, FTMEM_INT8);
+    case MAXIMA: return optimizer_buffer((p->n + 255) / 256, FTMEM_FP32);
+    case MAXIMA_TWICE: return optimizer_buffer((p->n + 255) / 256 * 2, FTMEM_FP32);
+    case MAXIMA128: return optimizer_buffer((p->n + 127) / 128, FTMEM_FP32);
+    case NUMBER: return optimizer_buffer(1, FTMEM_FP32);
+    case CODES256: return optimizer_buffer(256, FTMEM_FP32);
+    case WIDE: return optimizer_buffer(wide ? 0 : p->n, FTMEM_FP32);
+    case ONLY16: return optimizer_buffer(wide ? 0 : p->n, p->dtype);
+    default: return optimizer_matrix(job, p, dtype, size);
+    }
+}
+
+int64_t ftmem__list_bytes(const ftmem_job *job, const ftmem__param *p, const uint8_t *list, int32_t capacity)
+{
+    int64_t sum = 0;
+    int32_t i;
+    for (i = 0; i < capacity && list[i]; i++) sum += ftmem__buffer_of(job, p, list[i]).bytes;
+    return sum;
+}
+
+/* --------------------------------------------------------------------------------------------------- the update */
+
+/* The update, tensor by tensor in the order of the model's parameters. */
+typedef struct optimizer_loop {
+    ftmem__totals *totals;
+    const ftmem__walk *walk;
+    int64_t made; /* states that exist by now, in the first step */
+    int64_t left; /* bytes that the previous tensor's turn left to this one's */
+} optimizer_loop;
+
+static void optimizer_moment(optimizer_loop *l, int32_t param, const uint8_t *list, int32_t length, int64_t made, int64_t bytes)
+{
+    ftmem__totals *t = l->totals;
+    if (bytes + made - t->state_bytes > t->first_step_bytes) t->first_step_bytes = bytes + made - t->state_bytes;
+    if (bytes <= t->step_bytes) return;
+    t->step_bytes = bytes;
+    t->step_param = param;
+    t->step_list = list;
+    t->step_length = length;
+}
+
+static void optimizer_turn(optimizer_loop *l, int32_t i)
+{
+    const ftmem_job *job = l->walk->shape.job;
+    const ftmem__param *p = &l->walk->params.at[i];
+    const ftmem__rule *rule = ftmem__rule_for(job, p);
+    int64_t refresh = FTMEM__LIST_BYTES(job, p, rule->refresh);
+    if (refresh > 0) optimizer_moment(l, i, rule->refresh, (int32_t)sizeof rule->refresh, l->made, l->left + refresh);
+    if (ftmem__optimizer_of(job)->as_it_goes) l->made += FTMEM__LIST_BYTES(job, p, rule->keep);
+    optimizer_moment(l, i, rule->early, (int32_t)sizeof rule->early, l->made, l->left + FTMEM__LIST_BYTES(job, p, rule->early));
+    optimizer_moment(l, i, rule->late, (int32_t)sizeof rule->late, l->made, FTMEM__LIST_BYTES(job, p, rule->late));
+    l->left = FTMEM__LIST_BYTES(job, p, rule->left);
+}
+
+/* Turns of the trained tensors of one segment; `chosen`: those of the row's first rule, 0, the others, 1, or all, -1. */
+static void optimizer_segment(optimizer_loop *l, int32_t segment, int32_t others)
+{
+    const ftmem__walk *walk = l->walk;
+    const ftmem_job *job = walk->shape.job;
+    int32_t i;
+    for (i = 0; i < walk->params.count; i++) {
+        const ftmem__param *p = &walk->params.at[i];
+        if (!p->trained || p->segment != segment) continue;
+        if (others >= 0 && (ftmem__rule_for(job, p) != ftmem__optimizer_of(job)->rule) != (others > 0)) continue;
+        optimizer_turn(l, i);
+    }
+}
+
+static void optimizer_round(optimizer_loop *l, int32_t others)
+{
+    const ftmem__walk *walk = l->walk;
+    int32_t stack;
+    int64_t i;
+    for (stack = 0; stack < walk->stacks; stack++) {
+        const ftmem__stack *s = &walk->stack[stack];
+        int64_t layers = s->shape->family->shared_blocks ? 1 : s->shape->model->layers;
+        optimizer_segment(l, ftmem__segment_embed(stack), others);
+        for (i = 0; i < layers; i++) optimizer_segment(l, s->of_layer[i], others);
+        optimizer_segment(l, ftmem__segment_end(stack), others);
+    }
+}
+
+static bool optimizer_loops(const ftmem__optimizer *o)
+{
+    bool any = o->as_it_goes;
+    int32_t i;
+    for (i = 0; i < FTMEM__COUNT(o->rule); i++) any = any || o->rule[i].early[0] || o->rule[i].late[0] || o->rule[i].refresh[0];
+    return any;
+}
+
+static void optimizer_update(ftmem__totals *t, const ftmem__walk *walk)
+{
+    const ftmem__optimizer *o = ftmem__optimizer_of(walk->shape.job);
+    optimizer_loop loop = { 0 };
+    loop.totals = t;
+    loop.walk = walk;
+    loop.made = o->as_it_goes ? o->once : t->state_bytes;
+    t->step_param = -1;
+    t->step_bytes = t->first_step_bytes = t->each_bytes;
+    if (!optimizer_loops(o)) return;
+    if (!o->apart) optimizer_round(&loop, -1);
+    if (o->apart) optimizer_round(&loop, 1);
+    if (o->apart) optimizer_round(&loop, 0);
+}
+
+/* ------------------------------------------------------------------------------------------------------- totals */
+
+static void optimizer_add(ftmem__totals *t, const ftmem_job *job, const ftmem__param *p, int64_t count)
+{
+    const ftmem__rule *rule = ftmem__rule_for(job, p);
     bool master = job->master_weights == FTMEM_ON && p->dtype != FTMEM_FP32;
-    int32_t dtype = optimizer_dtype(job, p);
-    int64_t hidden = 0;
     t->trainable += p->n * count;
     t->tensors += count;
     t->gradient_bytes += p->gradient_bytes * count;
     if (master) t->master_bytes += ftmem__round512(4 * p->n) * count;
-    t->state_bytes += optimizer_kept(job, p, dtype, &hidden) * count;
-    t->state_hidden_bytes += hidden * count;
-    optimizer_step_bytes(t, job, p, dtype, count, before);
+    t->state_bytes += FTMEM__LIST_BYTES(job, p, rule->keep) * count;
+    t->state_hidden_bytes += FTMEM__LIST_BYTES(job, p, rule->away) * count;
+    t->each_bytes += FTMEM__LIST_BYTES(job, p, rule->each) * count;
 }
 
 int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param)
@@ -162,7 +310,6 @@ static void optimizer_regular(ftmem__regular *r, const ftmem__shape *shape, cons
 
 void ftmem__totals_fill(ftmem__totals *t, const ftmem__walk *walk)
 {
-    int64_t before = 0; /* elements of the trained tensor before this one */
     int32_t i;
     memset(t, 0, sizeof *t);
     for (i = 0; i < walk->params.count; i++) {
@@ -172,11 +319,12 @@ void ftmem__totals_fill(ftmem__totals *t, const ftmem__walk *walk)
         t->narrowed_bytes += p->narrowed_bytes * count;
         if (p->base) t->parameters += p->n * count;
         else t->adapters += p->n * count;
-        if (p->idle) t->trainable += p->n * count; /* torch's optimizers pass over a parameter without a gradient */
-        if (p->trained) optimizer_add(t, walk->shape.job, p, count, before);
-        if (p->trained) before = p->n;
+        if (p->idle) t->trainable += p->n * count;
+        if (p->trained) optimizer_add(t, walk->shape.job, p, count);
         optimizer_regular(&t->regular, &walk->shape, p, count);
     }
+    if (t->trainable > 0) t->state_bytes += ftmem__optimizer_of(walk->shape.job)->once;
+    optimizer_update(t, walk);
     optimizer_batch(t, walk);
     t->resident = t->buffer_bytes + t->batch_bytes;
     for (i = 0; i < FTMEM_CLASS_END; i++) t->resident += t->weight_bytes[i];

@@ -1,7 +1,8 @@
 /* Blocks and what stands around them: the family's steps, executed. */
 #include "method.h"
 
-static const char *const program_parts[] = { "embedding", "norm", "attention", "mlp", "residual", "head", "loss", "optimizer", "batch", "vision tower" };
+static const char *const program_parts[] = { "embedding", "norm",      "attention", "mlp",          "residual",   "head",
+                                             "loss",      "optimizer", "batch",     "vision tower", "state space" };
 
 const char *ftmem__part_name(int32_t part)
 {
@@ -142,19 +143,33 @@ static int64_t program_width(const ftmem__low *low, int32_t i)
     return i == 0 ? shape->q : ftmem__low_kv_heads(low) * (i == 1 ? shape->d : shape->dv);
 }
 
+/* modeling_qwen3_next.py Qwen3NextAttention: queries and gates of each head come together; the gates are copied. */
+static ftmem__var program_gated_queries(ftmem__low *low, ftmem__var x, bool bias, ftmem__var *gate)
+{
+    const int64_t n[2] = { low->tokens * low->shape->q, low->tokens * low->shape->q };
+    ftmem__var both = ftmem__low_linear(low, FTMEM_ROLE_Q, x, 2 * low->shape->q, bias), part[2];
+    ftmem__split(low->tape, both, 2, n, part);
+    *gate = ftmem__unary(low->tape, FTMEM__OP_CLONE, part[1]);
+    ftmem__drop(low->tape, part[1]);
+    ftmem__drop(low->tape, both);
+    return part[0];
+}
+
 /* Three linears; where the norm of queries and keys stands among them, and where heads are separated, differs. */
-static void program_project_apart(ftmem__low *low, ftmem__var x, bool bias, ftmem__var qkv[3])
+static void program_project_apart(ftmem__low *low, ftmem__var x, bool bias, ftmem__var qkv[3], ftmem__var *locals, int32_t *count)
 {
     ftmem__var source = low->cross ? low->side[FTMEM__SIDE_SOURCE] : x;
     static const uint8_t role[] = { FTMEM_ROLE_Q, FTMEM_ROLE_K, FTMEM_ROLE_V };
     const ftmem__family *family = low->shape->family;
-    bool last = family->views_last, fused = ftmem__low_fused_qkv(low, x, qkv);
+    bool last = family->views_last, fused = !family->gated_output && ftmem__low_fused_qkv(low, x, qkv);
     int32_t i;
     for (i = 0; i < 3; i++) {
-        if (!fused) qkv[i] = ftmem__low_linear(low, role[i], i ? source : x, program_width(low, i), bias && !(i == 1 && family->k_unbiased));
+        bool gated = i == 0 && family->gated_output;
+        if (gated) qkv[0] = program_gated_queries(low, x, bias, &locals[(*count)++]);
+        else if (!fused) qkv[i] = ftmem__low_linear(low, role[i], i ? source : x, program_width(low, i), bias && !(i == 1 && family->k_unbiased));
         if (i == 0 && family->scaled_query) program_replace(low->tape, &qkv[0], ftmem__unary(low->tape, FTMEM__OP_SCALE, qkv[0]));
         if (family->dense_heads) program_dense(low, &qkv[i]);
-        else if (!last) program_view(low, i, &qkv[i]);
+        else if (!last && !gated) program_view(low, i, &qkv[i]);
         if (i == 2 && family->scaled_values) program_replace(low->tape, &qkv[2], ftmem__unary(low->tape, FTMEM__OP_SCALE, qkv[2]));
         if (i < 2 && family->norm_each && low->shape->model->qk_norm == FTMEM_ON) qkv[i] = ftmem__low_qk_norm(low, qkv[i]);
     }
@@ -168,7 +183,7 @@ static void program_project(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ft
     int64_t part[3];
     ftmem__var fused;
     if (shape->family->qkv == FTMEM__QKV_SEPARATE) {
-        program_project_apart(low, x, bias, qkv);
+        program_project_apart(low, x, bias, qkv, locals, count);
         return;
     }
     part[0] = shape->q;
@@ -314,11 +329,24 @@ static ftmem__var program_norm_inside(ftmem__low *low, ftmem__var y)
     return normed;
 }
 
+/* modeling_qwen3_next.py Qwen3NextAttention: attn_output * torch.sigmoid(gate); takes over x. */
+static ftmem__var program_gate(ftmem__low *low, ftmem__var x, ftmem__var gate)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var open = ftmem__unary(tape, FTMEM__OP_SIGMOID, gate), y = ftmem__binary(tape, FTMEM__OP_MUL, x, open);
+    ftmem__drop(tape, open);
+    ftmem__drop(tape, x);
+    return y;
+}
+
 static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
 {
     const ftmem__shape *shape = low->shape;
     program_names names;
-    ftmem__var out = program_attend(low, x, &names), y;
+    ftmem__var out, y;
+    if (low->kind == FTMEM__LAYER_LINEAR) return ftmem__low_delta(low, x);
+    out = program_attend(low, x, &names);
+    if (shape->family->gated_output) out = program_gate(low, out, names.locals[0]);
     y = program_out(low, out);
     ftmem__drop(low->tape, out);
     if (low->join && shape->family->norm_inside) y = program_norm_inside(low, y);
@@ -465,6 +493,12 @@ static void program_clamp(ftmem__low *low, program_frame *f)
     program_replace(tape, &f->cur, ftmem__low_clamp(low, f->cur, 2));
 }
 
+static ftmem__var program_mixer(ftmem__low *low, ftmem__var x)
+{
+    if (low->kind == FTMEM__LAYER_NONE) return ftmem__low_mlp(low, x);
+    return low->kind == FTMEM__LAYER_SSM ? ftmem__low_ssm(low, x) : program_attention(low, x);
+}
+
 static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
 {
     ftmem__tape *tape = low->tape;
@@ -477,6 +511,7 @@ static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
         break;
     case FTMEM__NORM_ASIDE: program_set(tape, &f->branch, &f->has_branch, ftmem__low_norm(low, f->cur, shape->h)); break;
     case FTMEM__ATTENTION: program_replace(tape, &f->cur, program_attention(low, f->cur)); break;
+    case FTMEM__MIXER: program_replace(tape, &f->cur, program_mixer(low, f->cur)); break;
     case FTMEM__ATTENTION_ASIDE: program_set(tape, &f->branch, &f->has_branch, program_attention(low, f->cur)); break;
     case FTMEM__MLP: program_replace(tape, &f->cur, ftmem__low_mlp(low, f->cur)); break;
     case FTMEM__DROPOUT: f->cur = ftmem__low_dropout(low, f->cur, shape->family->dropout_inside ? 0 : shape->model->hidden_dropout); break;
@@ -608,7 +643,7 @@ static ftmem__var program_features(ftmem__low *low, ftmem__prologue *p)
     if (shape->require_input_grad && tape->mode != FTMEM__NO_GRAD && !x.grad) x.grad = true, x.node = FTMEM__LEAF;
     x = ftmem__low_convolution(low, ftmem__low_activation(low, x), shape->h, shape->h, shape->s, 3);
     x = ftmem__low_activation(low, x);
-    x.cols = shape->h;
+    x = ftmem__shaped(x, x.n, shape->h);
     w = ftmem__low_parameter(low, FTMEM_ROLE_POSITION, n, shape->h, false);
     rows = ftmem__low_lookup(low, w, shape->s);
     sum = ftmem__binary(tape, FTMEM__OP_ADD, x, rows);
@@ -622,11 +657,13 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
 {
     const ftmem__shape *shape = low->shape;
     bool complex_pairs = shape->family->turn == FTMEM__TURN_COMPLEX; /* one complex table: two halves of it here */
-    int32_t dtype = shape->family->tables == FTMEM__TABLES_FP32 || complex_pairs ? FTMEM_FP32 : shape->mask;
+    int32_t dtype =
+        shape->family->tables == FTMEM__TABLES_FP32 || shape->family->tables == FTMEM__TABLES_TURNED_FP32 || complex_pairs ? FTMEM_FP32 : shape->mask;
     bool by_row = shape->model->tower == FTMEM_TOWER_QWEN2_5_VL || shape->model->tower == FTMEM_TOWER_QWEN3_VL; /* positions in time, height and width */
     bool half = complex_pairs || shape->family->turn == FTMEM__TURN_HALVES;
     int64_t n = (by_row ? low->b : 1) * shape->s * shape->rotary / (half ? 2 : 1);
-    if (shape->family->positions <= FTMEM__ROPE_INTERLEAVED) /* modeling_llama.py LlamaModel: position_ids is an argument of every block */
+    if (shape->family->positions <= FTMEM__ROPE_INTERLEAVED ||
+        shape->family->positions == FTMEM__UNROTATED) /* modeling_llama.py LlamaModel: position_ids is an argument of every block */
         program_argument(p, program_table(low, shape->s, 0, FTMEM_INT64, FTMEM__OP_TABLE));
     if (shape->family->turn == FTMEM__TURN_PAIRS) { /* modeling_gptj.py: sin and cos are halves of one tensor, which no rotation keeps */
         program_argument(p, program_table(low, n, shape->rotary, shape->stream, FTMEM__OP_TABLE));
@@ -634,6 +671,11 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
     }
     if (shape->family->tables_by_kind && shape->has_full && shape->has_sliding) n *= 2; /* each kind has its own pair */
     if (shape->family->positions > FTMEM__ROPE_INTERLEAVED || shape->model->alibi == FTMEM_ON) return;
+    if (shape->family->tables == FTMEM__TABLES_TURNED_FP32) { /* each call repeats them, and keeps its own */
+        program_argument(p, program_table(low, n, shape->rotary, dtype, FTMEM__OP_TABLE));
+        program_argument(p, program_table(low, n, shape->rotary, dtype, FTMEM__OP_TABLE));
+        return;
+    }
     p->tables[0] = program_table(low, n, shape->rotary, dtype, FTMEM__OP_TABLE);
     p->tables[1] = program_table(low, n, shape->rotary, dtype, FTMEM__OP_TABLE);
     p->has_tables = true;

@@ -191,44 +191,48 @@ static void report_gradients(report *r)
     }
 }
 
-/* Optimizer states, tensor by tensor. Block-wise 8-bit states are two flat byte tensors, their maxima counted in. */
+/* The tensors that an optimizer's list makes of one parameter. */
+static void report_list(report *r, const ftmem__param *param, const uint8_t *list, int32_t capacity, int32_t tensor_class, int64_t count, ftmem__op op)
+{
+    int32_t i;
+    for (i = 0; i < capacity && list[i]; i++) {
+        ftmem__buffer buffer = ftmem__buffer_of(r->step->walk->shape.job, param, list[i]);
+        ftmem__param p = *param;
+        if (!buffer.bytes) continue;
+        if (buffer.n != p.n || buffer.dtype == FTMEM_INT8) p.rows = 0; /* vectors and flat byte tensors */
+        p.n = buffer.n;
+        p.dtype = (uint8_t)buffer.dtype;
+        report_param(r, &p, tensor_class, count, buffer.bytes, op);
+    }
+}
+
 static void report_states(report *r)
 {
     const ftmem__walk *walk = r->step->walk;
     const ftmem_job *job = walk->shape.job;
     int32_t i;
     for (i = 0; i < walk->params.count; i++) {
-        ftmem__param p = walk->params.at[i];
-        int64_t bytes = p.trained ? ftmem__state_bytes(job, &p) : 0, tensors = bytes >= 2 * p.n ? 2 : 1;
-        if (!bytes) continue;
-        if (bytes < 4 * p.n && p.rows) {
-            p.dtype = FTMEM_INT8;
-            p.rows = 0;
-        }
-        report_param(r, &p, FTMEM_CLASS_STATES, ftmem__param_count(walk, &p) * tensors, bytes / tensors, FTMEM__OP_STATE);
+        const ftmem__param *p = &walk->params.at[i];
+        const ftmem__rule *rule = ftmem__rule_for(job, p);
+        if (p->trained) report_list(r, p, rule->keep, (int32_t)sizeof rule->keep, FTMEM_CLASS_STATES, ftmem__param_count(walk, p), FTMEM__OP_STATE);
     }
+    report_bytes(r, FTMEM_CLASS_STATES, r->step->totals.trainable > 0 ? ftmem__optimizer_of(job)->once : 0, FTMEM__OP_STATE, FTMEM__PART_OPTIMIZER);
 }
 
-/* The step's temporaries: foreach holds one of each trained tensor, others a few of the largest. */
+/* The step's temporaries: one of each trained tensor, or a few of the one that needs most. */
 static void report_step(report *r)
 {
     const ftmem__walk *walk = r->step->walk;
-    int64_t left = r->step->totals.step_bytes, most = 0;
-    bool foreach = walk->shape.job->optimizer == FTMEM_ADAMW;
-    int32_t i, largest = -1;
+    const ftmem__totals *t = &r->step->totals;
+    int32_t i;
+    if (t->step_param >= 0) {
+        report_list(r, &walk->params.at[t->step_param], t->step_list, t->step_length, FTMEM_CLASS_TEMPORARY, 1, FTMEM__OP_STEP);
+        return;
+    }
     for (i = 0; i < walk->params.count; i++) {
         const ftmem__param *p = &walk->params.at[i];
-        int64_t bytes = walk->shape.job->master_weights == FTMEM_ON ? ftmem__round512(4 * p->n) : p->bytes;
-        if (!p->trained) continue;
-        if (foreach) report_param(r, p, FTMEM_CLASS_TEMPORARY, ftmem__param_count(walk, p), bytes, FTMEM__OP_STEP);
-        if (p->n > most) largest = i;
-        if (p->n > most) most = p->n;
-    }
-    if (!foreach && largest >= 0 && left >= 4 * most) {
-        ftmem__param p = walk->params.at[largest];
-        if (walk->shape.job->optimizer == FTMEM_ADAFACTOR) p.dtype = FTMEM_FP32;
-        report_param(r, &p, FTMEM_CLASS_TEMPORARY, left / ftmem__round512(ftmem__bytes(p.dtype, p.n)), ftmem__round512(ftmem__bytes(p.dtype, p.n)),
-                     FTMEM__OP_STEP);
+        const ftmem__rule *rule = ftmem__rule_for(walk->shape.job, p);
+        if (p->trained) report_list(r, p, rule->each, (int32_t)sizeof rule->each, FTMEM_CLASS_TEMPORARY, ftmem__param_count(walk, p), FTMEM__OP_STEP);
     }
 }
 

@@ -120,31 +120,35 @@ int32_t ftmem__shape_pixels(const ftmem__shape *shape)
     return shape->autocast ? FTMEM_FP32 : shape->dtype;
 }
 
-/* No tensor may be larger than 2^56 bytes, so that sums of a few thousand fit in 63 bits. */
+/* No tensor may be larger than 2^54 bytes, so that sums of a few thousand fit in 63 bits. */
 static ftmem_status shape_check(const ftmem__shape *shape, ftmem_error *error)
 {
     ftmem__checked c = { false };
-    const int64_t limit = (int64_t)1 << 52;
+    const int64_t limit = (int64_t)1 << 50;
     int64_t rows = shape->job->eval_batch > shape->b ? shape->job->eval_batch : shape->b;
     int64_t tokens = ftmem__mul(&c, rows, shape->s), scores = ftmem__mul(&c, ftmem__mul(&c, tokens, shape->s), shape->heads);
-    int64_t widest = shape->vocab, h = shape->h;
+    int64_t widest = shape->vocab, h = shape->h, linear = 2 * (shape->model->linear_key_dim + shape->model->linear_value_dim) + 64;
     if (shape->f * 2 > widest) widest = shape->f * 2;
     if (shape->q + 2 * shape->kv > widest) widest = shape->q + 2 * shape->kv;
+    if (shape->model->linear_value_heads * linear > widest) widest = shape->model->linear_value_heads * linear;
     if (shape->heads * (shape->d + shape->dv) > widest) widest = shape->heads * (shape->d + shape->dv);
     if (ftmem__mul(&c, tokens, widest) > limit || ftmem__mul(&c, widest, h) > limit || scores > limit || ftmem__mul(&c, tokens, h) > limit) c.overflow = true;
     if (ftmem__mul(&c, shape->model->position_rows, h) > limit || ftmem__mul(&c, shape->model->position_rows, shape->model->position_rows) > limit)
         c.overflow = true;
     if (ftmem__mul(&c, ftmem__mul(&c, widest, h), shape->model->layers) > limit << 4) c.overflow = true;
     if (ftmem__mul(&c, ftmem__mul(&c, tokens, shape->s), shape->model->index_dim) > limit) c.overflow = true;
+    if (ftmem__mul(&c, ftmem__mul(&c, tokens + 64 * rows, shape->model->linear_value_heads), shape->model->linear_key_dim * shape->model->linear_value_dim) >
+        limit)
+        c.overflow = true;
     if (ftmem__mul(&c, ftmem__mul(&c, tokens, shape->s), shape->model->index_heads) > limit) c.overflow = true;
     if (!c.overflow) return FTMEM_OK;
     return ftmem__fail(error, FTMEM_E_OVERFLOW, "job", "",
-                       "The dimensions of this job multiply to more than 2^52 elements in one tensor; check batch, sequence and model sizes.");
+                       "The dimensions of this job multiply to more than 2^50 elements in one tensor; check batch, sequence and model sizes.");
 }
 
 static bool shape_too_wide(const ftmem_model *m)
 {
-    const int64_t limit = (int64_t)1 << 31;
+    const int64_t limit = (int64_t)1 << 28;
     return m->hidden > limit || m->ffn > limit || m->vocab > limit || m->heads > limit || m->head_dim > limit;
 }
 
@@ -166,7 +170,7 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
 {
     bool encoder = m != &c->model;
     memset(shape, 0, sizeof *shape);
-    if (shape_too_wide(m)) return ftmem__fail(error, FTMEM_E_RANGE, "model", m->name, "A dimension of the model is larger than 2^31.");
+    if (shape_too_wide(m)) return ftmem__fail(error, FTMEM_E_RANGE, "model", m->name, "A dimension of the model is larger than 2^28.");
     shape->model = m;
     shape->adapter = &c->adapter;
     shape->job = &c->job;

@@ -313,7 +313,7 @@ static void step_optimizer(step_run *run)
 {
     const ftmem__totals *t = &run->step->totals;
     ftmem__figure f = { 0, 0, 0 };
-    f.peak = t->step_bytes;
+    f.peak = run->first == FTMEM_PHASE_FORWARD ? t->first_step_bytes : t->step_bytes;
     step_moment(run, run->first + 3, f, 0, -1, -1);
 }
 
@@ -335,6 +335,7 @@ static void step_once(step_run *run, int64_t states)
         run->both = true;
     }
     run->level = t->resident - t->narrowed_bytes + t->master_bytes + t->state_bytes + t->gradient_bytes + 2 * t->workspace_bytes + run->held + run->leaf;
+    if (run->walk->shape.job->loss == FTMEM_LOSS_HELD || run->walk->shape.job->loss == FTMEM_LOSS_LOOP) run->level += 512; /* the loss itself */
     step_optimizer(run);
     if (run->walk->shape.job->loss != FTMEM_LOSS_LOOP) run->held = run->leaf = 0;
 }

@@ -2,6 +2,7 @@
 #ifndef FTMEM_STEP_H
 #define FTMEM_STEP_H
 
+#include "optimizer.h"
 #include "walk.h"
 
 /* AdaLoRA's regularisation (peft/tuners/adalora/model.py AdaLoraModel.forward): |p p^T - 1| of every A and B joins the loss, and its
@@ -18,7 +19,11 @@ typedef struct ftmem__totals {
     int64_t gradient_bytes, state_bytes, master_bytes;
     int64_t state_hidden_bytes; /* paged: outside torch's count */
     int64_t step_bytes;         /* temporaries of the optimizer's step */
-    int64_t tensors;            /* trained ones */
+    int64_t first_step_bytes;   /* of the first, during which states come to be: above where it ends */
+    int64_t each_bytes;         /* of those, what is made of all tensors at once */
+    const uint8_t *step_list;   /* the list that made step_bytes for parameter step_param; -1: each_bytes */
+    int32_t step_param, step_length;
+    int64_t tensors; /* trained ones */
     int64_t buffer_bytes, batch_bytes, eval_batch_bytes;
     int64_t workspace_bytes; /* of one cuBLAS handle */
     ftmem__regular regular;
@@ -48,7 +53,6 @@ typedef struct ftmem__step {
 
 void ftmem__totals_fill(ftmem__totals *totals, const ftmem__walk *walk);
 int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param); /* tensors of this row in the whole model */
-int64_t ftmem__state_bytes(const ftmem_job *job, const ftmem__param *param);    /* optimizer states of one tensor, as torch counts */
 void ftmem__step_run(ftmem__step *step);
 
 /* report.c: what is alive at the peak, by class and by kind of tensor. */

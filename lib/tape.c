@@ -195,7 +195,7 @@ static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var 
     node->flops = 0;
     node->held = node->fourth = 0;
     node->saves = false;
-    if (!tape->replay) node->grad[0] = node->grad[1] = node->grad[2] = -1;
+    if (!tape->replay) node->grad[0] = node->grad[1] = node->grad[2] = node->grad[3] = -1;
     node->op = (uint8_t)op;
     node->inputs = (uint8_t)count;
     node->outs = 1;
@@ -399,10 +399,8 @@ void ftmem__split(ftmem__tape *tape, ftmem__var x, int32_t count, const int64_t 
     int32_t i;
     if (node) node->outs = (uint8_t)count;
     for (i = 0; i < count; i++) {
-        out[i] = ftmem__keep(tape, whole);
-        out[i].n = n[i];
-        out[i].cols = x.cols * n[i] / x.n;
-        out[i].slot = (uint8_t)i;
+        out[i] = ftmem__shaped(ftmem__keep(tape, whole), n[i], x.cols * n[i] / x.n);
+        out[i].slot = (uint64_t)i & 3;
     }
     ftmem__drop(tape, whole);
 }
@@ -563,6 +561,13 @@ static void tape_matmul(ftmem__tape *tape, const ftmem__node *node, int16_t resu
     }
 }
 
+/* torch/utils/flop_counter.py conv_backward_flop takes a weight's gradient of a convolution by channels for one of all with all. */
+static double tape_convolution_flops(const ftmem__node *node, int32_t k)
+{
+    const ftmem__var *w = &node->in[1];
+    return k == 1 && node->op == FTMEM__OP_CONV_EACH ? node->flops * (double)(w->n / w->cols) : node->flops;
+}
+
 /* convolution_backward: the input's gradient, the weight's, the bias's; no cuBLAS. */
 static void tape_convolution(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
@@ -570,7 +575,7 @@ static void tape_convolution(ftmem__tape *tape, const ftmem__node *node, int16_t
     for (k = 0; k < node->inputs; k++) {
         if (!tape_needs(node, k)) continue;
         result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in[k].n, node->in[k].cols, node->out_dtype, tape->birth);
-        if (k < 2) tape->flops += node->flops;
+        if (k < 2) tape->flops += tape_convolution_flops(node, k);
     }
 }
 
@@ -758,10 +763,8 @@ void ftmem__replay(ftmem__tape *tape, int32_t last)
 void ftmem__cache_hold(ftmem__tape *tape, ftmem__var value, bool outputs)
 {
     if (value.store < 0) return;
-    if (outputs && tape->mode == FTMEM__RECORD) {
-        tape->outputs_bytes += tape->stores[value.store].bytes;
-        tape_attribute(tape, value.store);
-    } else if (!tape->stores[value.store].cached) {
+    if (outputs && tape->mode == FTMEM__RECORD) tape_attribute(tape, value.store);
+    else if (!tape->stores[value.store].cached) {
         tape->stores[value.store].cached = true;
         ftmem__hold(tape, value.store);
     }

@@ -13,7 +13,7 @@
 
 #include "common.h"
 
-enum { FTMEM__MAX_NODES = 224, FTMEM__MAX_STORES = 224 };
+enum { FTMEM__MAX_NODES = 320, FTMEM__MAX_STORES = 224 };
 /* ftmem__var.node besides a node's number; FTMEM__SIDE - k is the segment's k-th side input */
 enum { FTMEM__NO_NODE = -1, FTMEM__LEAF = -2, FTMEM__INPUT = -3, FTMEM__SHARED_LEAF = -4, FTMEM__JOINED_LEAF = -5, FTMEM__SIDE = -6 };
 enum { FTMEM__MAX_SIDES = 3 };
@@ -36,19 +36,19 @@ typedef struct ftmem__store {
     bool side;     /* shared between segments: whoever walks them counts it */
 } ftmem__store;
 
-/* A value on the tape. Copies do not own: the one owner calls ftmem__drop. */
+/* A value on the tape, in 16 bytes, so that it travels in registers. Copies do not own: the one owner calls ftmem__drop. */
 typedef struct ftmem__var {
-    int64_t n;     /* elements */
-    int64_t cols;  /* of the last dimension */
-    int16_t store; /* -1: lives outside the tape (weights, tables) */
-    int16_t node;  /* producer, or FTMEM__LEAF (a parameter), FTMEM__SHARED_LEAF (one that waits for a second gradient: the
-                      matrix of a tied head), FTMEM__JOINED_LEAF (whose gradient joins one that waits already), FTMEM__INPUT
-                      (the segment's input), FTMEM__NO_NODE */
-    uint8_t slot;  /* which output of the producer */
-    uint8_t dtype;
-    bool grad;       /* requires a gradient */
-    bool parted : 1; /* queries or keys that a concatenation laid out as [rows, tokens, heads, dim] */
-    bool joined : 1; /* queries or keys that a concatenation laid out densely as [rows, heads, tokens, dim] */
+    int64_t n : 54;      /* elements; shape.c sees to it that they fit */
+    uint64_t slot : 2;   /* which output of the producer */
+    uint64_t dtype : 4;  /* FTMEM_FP32, ... */
+    uint64_t grad : 1;   /* requires a gradient */
+    uint64_t parted : 1; /* queries or keys that a concatenation laid out as [rows, tokens, heads, dim] */
+    uint64_t joined : 1; /* queries or keys that a concatenation laid out densely as [rows, heads, tokens, dim] */
+    int32_t cols;        /* of the last dimension */
+    int16_t store;       /* -1: lives outside the tape (weights, tables) */
+    int16_t node;        /* producer, or FTMEM__LEAF (a parameter), FTMEM__SHARED_LEAF (one that waits for a second gradient: the
+                           matrix of a tied head), FTMEM__JOINED_LEAF (whose gradient joins one that waits already), FTMEM__INPUT
+                           (the segment's input), FTMEM__NO_NODE */
 } ftmem__var;
 
 typedef struct ftmem__node {
@@ -56,7 +56,7 @@ typedef struct ftmem__node {
     int64_t out_n;
     int64_t work;             /* bytes that the backward kernel allocates inside itself */
     double flops;             /* of backward for each operand that needs a gradient */
-    int16_t save[6], grad[3]; /* grad: arrived gradients by output, -1: none yet */
+    int16_t save[6], grad[4]; /* grad: arrived gradients by output, -1: none yet */
     uint8_t op, inputs, outs, part, out_dtype;
     uint8_t held;   /* entries of save[] */
     uint8_t fourth; /* 1 + the place of a fourth operand in ftmem__tape.fourth; 0: none */
@@ -116,9 +116,8 @@ struct ftmem__tape {
     bool shadow;           /* FORGET leaves the nodes that GHOST would, for the recomputation to come */
     bool captured;         /* what was asked for has been seen: backward need not go on */
     bool graphless;        /* a reentrant checkpoint's forward: no node exists that could hold an attribute */
-    int16_t attribute[16]; /* stores that nodes hold as attributes */
+    int16_t attribute[16]; /* stores that nodes hold as attributes, or outputs in a cache */
     int32_t attributes;
-    int64_t outputs_bytes; /* what outputs hold of them */
     int32_t fourths;
     int16_t fourth_gradient; /* of the node that runs */
     ftmem__var also;         /* a second value that backward starts from; also_gradient: its gradient, -1: none */
@@ -165,10 +164,16 @@ static inline void ftmem__drop(ftmem__tape *tape, ftmem__var value)
 }
 
 /* Values. */
+static inline ftmem__var ftmem__shaped(ftmem__var v, int64_t n, int64_t cols)
+{
+    v.n = n & (((int64_t)1 << 53) - 1);
+    v.cols = cols > INT32_MAX ? INT32_MAX : (int32_t)cols; /* only of a vector, whose columns nobody reads */
+    return v;
+}
 static inline ftmem__var ftmem__value(int64_t n, int64_t cols, int32_t dtype, int16_t store, int16_t node, bool grad)
 {
-    ftmem__var v = { n, cols, store, node, 0, (uint8_t)dtype, grad, false, false };
-    return v;
+    ftmem__var v = { 0, 0, (uint64_t)dtype & 15, grad, 0, 0, 0, store, node };
+    return ftmem__shaped(v, n, cols);
 }
 static inline ftmem__var ftmem__weight(int64_t n, int64_t cols, int32_t dtype, bool trained)
 {

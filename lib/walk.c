@@ -350,7 +350,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
         kind->in_bytes = ftmem__round512(ftmem__bytes(kind->in_dtype, x.n));
         kind->cache_bytes = walk_cache_only(tape);
         kind->attribute_bytes = walk_attributes(tape);
-        kind->outputs_bytes = tape->outputs_bytes + walk_bound_bytes(&low, handed, recomputed);
+        kind->outputs_bytes = walk_bound_bytes(&low, handed, recomputed);
         kind->born_bytes =
             tape->live - kind->cache_bytes - (kind->in_kept || out.store < 0 ? 0 : tape->stores[out.store].bytes); /* no store: the tape was too short */
         if (kind->in_kept) kind->born_bytes -= kind->in_bytes;
@@ -931,7 +931,7 @@ static walk_stream walk_embed(ftmem__walk *walk, int32_t stack)
     return stream;
 }
 
-/* A vision tower is there and does not run. */
+/* A vision tower, or blocks for multi-token prediction: there, and not run. */
 static void walk_tower(ftmem__walk *walk)
 {
     ftmem__low low = walk_low(walk, 0, NULL, FTMEM__PASS_EVAL);
@@ -939,6 +939,7 @@ static void walk_tower(ftmem__walk *walk)
     walk->params.segment = ftmem__segment_embed(0);
     low.params = &walk->params;
     ftmem__low_tower(&low);
+    ftmem__low_mtp(&low);
 }
 
 ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error)

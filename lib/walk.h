@@ -47,7 +47,7 @@ typedef struct ftmem__kind {
     int64_t in_bytes, born_bytes, cache_bytes; /* born: kept by autograd, counted as born in this block */
     int64_t leaf_bytes;                        /* of gradients of parameters that a backward leaves */
     int64_t attribute_bytes;                   /* of those, held by nodes to the end of the whole backward */
-    int64_t outputs_bytes;                     /* held by the outputs (keys and values in a cache) */
+    int64_t outputs_bytes;                     /* arguments of a checkpoint that live as long as the outputs */
     double flops_forward, flops_backward;
     int64_t layers;                /* how many blocks are of this kind */
     int32_t kept_from, kept_count; /* in ftmem__walk.kept; count -1: no room */
