@@ -116,7 +116,8 @@ enum {
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
-enum { FTMEM_ACT_AUTO = 0, FTMEM_SILU = 1, FTMEM_GELU = 2, FTMEM_GELU_TANH = 3, FTMEM_GELU_NEW = 4, FTMEM_RELU = 5, FTMEM_GELU_FAST = 6, FTMEM_GELU_BLOOM = 7, FTMEM_RELU2 = 8, FTMEM_ACT_END = 9 };
+enum { FTMEM_ACT_AUTO = 0, FTMEM_SILU = 1, FTMEM_GELU = 2, FTMEM_GELU_TANH = 3, FTMEM_GELU_NEW = 4, FTMEM_RELU = 5, FTMEM_GELU_FAST = 6, FTMEM_GELU_BLOOM = 7,
+       FTMEM_RELU2 = 8, FTMEM_QUICK_GELU = 9, FTMEM_ACT_END = 10 };
 
 /* Vision towers with what leads from them to the text model, named by the vision-language model's model_type. */
 enum {
@@ -170,7 +171,48 @@ enum {
     FTMEM_SGD_MOMENTUM = 7,
     FTMEM_ADAFACTOR = 8,               /* transformers' Adafactor without momentum */
     FTMEM_PAGED_ADAMW_32BIT = 9,
-    FTMEM_OPTIMIZER_END = 10
+    FTMEM_ADAMW_32BIT = 10,  /* bitsandbytes, fp32 states */
+    FTMEM_ADAMW_APEX = 11,  /* apex FusedAdam */
+    FTMEM_ADAMW_DEEPSPEED = 12,  /* DeepSpeed FusedAdam */
+    FTMEM_ADAMW_ANYPRECISION = 13,  /* torchdistx, as transformers calls it: fp32 states */
+    FTMEM_ADAMW_ANYPRECISION_KAHAN = 14,  /* ... use_kahan_summation, bf16 states and compensation */
+    FTMEM_ADAMW_TORCHAO_8BIT = 15,  /* torchao AdamW8bit */
+    FTMEM_ADAMW_TORCHAO_4BIT = 16,  /* torchao AdamW4bit in blocks of 256, as transformers calls it */
+    FTMEM_ADAMW_TORCHAO_4BIT_128 = 17,  /* ... in blocks of 128, torchao's default */
+    FTMEM_ADAMW_TORCHAO_FP8 = 18,  /* torchao AdamWFp8 */
+    FTMEM_ADAMW_CPU_OFFLOAD = 19,  /* torchao CPUOffloadOptimizer over AdamW */
+    FTMEM_ADEMAMIX = 20,
+    FTMEM_ADEMAMIX_8BIT = 21,
+    FTMEM_PAGED_ADEMAMIX_32BIT = 22,
+    FTMEM_PAGED_ADEMAMIX_8BIT = 23,
+    FTMEM_LION_32BIT = 24,
+    FTMEM_LION_8BIT = 25,
+    FTMEM_PAGED_LION_32BIT = 26,
+    FTMEM_PAGED_LION_8BIT = 27,
+    FTMEM_LION_PYTORCH = 28,  /* lion-pytorch, without Triton */
+    FTMEM_RMSPROP = 29,  /* torch, foreach */
+    FTMEM_RMSPROP_32BIT = 30,
+    FTMEM_RMSPROP_8BIT = 31,
+    FTMEM_ADAGRAD = 32,  /* torch, foreach */
+    FTMEM_LAMB = 33,  /* bitsandbytes */
+    FTMEM_LAMB_8BIT = 34,
+    FTMEM_ADAFACTOR_MOMENTUM = 35,  /* transformers' Adafactor with beta1 */
+    FTMEM_CAME = 36,
+    FTMEM_GALORE_ADAMW = 37,
+    FTMEM_GALORE_ADAMW_LAYERWISE = 38,
+    FTMEM_APOLLO_ADAMW = 39,
+    FTMEM_APOLLO_ADAMW_LAYERWISE = 40,
+    FTMEM_LOMO = 41,
+    FTMEM_ADALOMO = 42,
+    FTMEM_GROKADAMW = 43,  /* states on the host between steps */
+    FTMEM_SCHEDULE_FREE_ADAMW = 44,
+    FTMEM_SCHEDULE_FREE_RADAM = 45,
+    FTMEM_SCHEDULE_FREE_SGD = 46,
+    FTMEM_STABLE_ADAMW = 47,  /* torch-optimi, its Triton kernels */
+    FTMEM_OPTIMI_ADAMW = 48,  /* torch-optimi, the loop; Kahan summation over 16-bit weights */
+    FTMEM_MUON = 49,  /* torch.optim.Muon for matrices of blocks, foreach AdamW for the rest */
+    FTMEM_SOPHIA = 50,
+    FTMEM_OPTIMIZER_END = 51
 };
 
 enum {
@@ -404,6 +446,13 @@ typedef struct ftmem_model {
     int64_t linear_key_dim;     /* width of one of its query or key heads; required with linear_key_heads */
     int64_t linear_value_dim;   /* of one of its value heads; 0: linear_key_dim */
     int64_t conv_kernel;        /* tokens that the convolution of a state-space mixer or of linear attention sees; 0: 4 */
+    int64_t tower_heads;      /* heads of the vision tower; required with job.images */
+    int64_t tower_unread;     /* its last blocks whose output nobody reads: features are taken before them (LLaVA: 1) */
+    int64_t tower_tokens;     /* tokens that the projector makes of an image (Gemma-3's mm_tokens_per_image); 0: its patches, merged */
+    int64_t tower_window;     /* pixels of a window's side, in towers that attend in windows (Qwen2.5-VL); 0: they do not */
+    int64_t tower_full_every; /* every so many blocks one attends to the whole image; 0: all do */
+    int32_t tower_activation; /* of the tower's MLP; AUTO: the tower's usual one */
+    int32_t tower_class_token; /* switch: the class token's feature is among those handed on (LLaVA's select strategy "full"); AUTO: off */
 } ftmem_model;
 
 /* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do
@@ -530,6 +579,9 @@ typedef struct ftmem_job {
     int64_t optimizer_rank;       /* GaLore, APOLLO: rank of the projected gradients; 0: 128 (transformers) */
     int32_t optimizer_in_backward;/* switch: each tensor is updated as its gradient arrives, which is then freed; AUTO: as the optimizer does */
     int32_t grad_scaler;          /* switch: torch.amp.GradScaler; AUTO: on under autocast to fp16 */
+    int64_t images;               /* images of a row, which go through the vision tower; their tokens are counted in sequence. 0: rows of text alone */
+    int64_t image_height;         /* pixels of an image as the processor hands it on; 0: model.image_size */
+    int64_t image_width;          /* likewise */
 } ftmem_job;
 
 /* ------------------------------------------------------------------------------------------------- the fields */
@@ -584,6 +636,7 @@ enum {
     FTMEM_NOTE_CKPT_FROZEN = 7, /* checkpointing makes frozen blocks keep inputs and pass gradients */
     FTMEM_NOTE_REMOTE_CODE = 9, /* the model's code is not in transformers: parameters are exact, activations those of the same form there */
     FTMEM_NOTE_DEQUANTIZED = 10, /* the weights are stored in a format that is not trained: predicted as converted to job.dtype on loading */
+    FTMEM_NOTE_PLAIN_SSM = 11,  /* state-space mixers in plain torch code, not in the kernels of mamba-ssm */
     FTMEM_NOTE_TIER = 8         /* reserved and process are calibrated, with few rows behind them */
 };
 typedef struct ftmem_note {

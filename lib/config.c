@@ -32,18 +32,19 @@ typedef struct config_other {
 typedef struct config_vision {
     const char *type, *text, *tower_class; /* model_type; of the text model where the file does not say; of the tower */
     int32_t tower;
-    bool tied, projector_bias; /* class defaults */
+    bool tied, projector_bias; /* class defaults, and of vision_feature_layer */
+    int64_t feature;
 } config_vision;
 
 static const config_vision config_visions[] = {
-    { "llava", "llama", "clip_vision_model", FTMEM_TOWER_LLAVA, false, true },
-    { "gemma3", "gemma3_text", "siglip_vision_model", FTMEM_TOWER_GEMMA3, true, false },
-    { "mistral3", "mistral", "pixtral", FTMEM_TOWER_MISTRAL3, true, false },
-    { "ministral3", "ministral3", "pixtral", FTMEM_TOWER_MISTRAL3, true, false }, /* a text_config and a vision_config: Mistral3ForConditionalGeneration */
-    { "qwen2_5_vl", "qwen2", "qwen2_5_vl_vision", FTMEM_TOWER_QWEN2_5_VL, false, false },
-    { "qwen3_vl", "qwen3", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false },
-    { "kimi_k25", "deepseek_v3", "kimi_k25_vision", FTMEM_TOWER_KIMI_K25, true, false },
-    { "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false },
+    { "llava", "llama", "clip_vision_model", FTMEM_TOWER_LLAVA, false, true, -2 },
+    { "gemma3", "gemma3_text", "siglip_vision_model", FTMEM_TOWER_GEMMA3, true, false, -1 },
+    { "mistral3", "mistral", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1 },
+    { "ministral3", "ministral3", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1 }, /* a text_config and a vision_config: Mistral3ForConditionalGeneration */
+    { "qwen2_5_vl", "qwen2", "qwen2_5_vl_vision", FTMEM_TOWER_QWEN2_5_VL, false, false, -1 },
+    { "qwen3_vl", "qwen3", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1 },
+    { "kimi_k25", "deepseek_v3", "kimi_k25_vision", FTMEM_TOWER_KIMI_K25, true, false, -1 },
+    { "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1 },
 };
 
 typedef struct config_source {
@@ -296,8 +297,15 @@ static ftmem_status config_activation(const config_source *c, const ftmem_entry 
         const char *name;
         int32_t value;
     } names[] = {
-        { "silu", FTMEM_SILU },         { "swish", FTMEM_SILU }, { "gelu", FTMEM_GELU },           { "gelu_pytorch_tanh", FTMEM_GELU_TANH },
-        { "gelu_new", FTMEM_GELU_NEW }, { "relu", FTMEM_RELU },  { "gelu_fast", FTMEM_GELU_FAST }, { "relu2", FTMEM_RELU2 },
+        { "silu", FTMEM_SILU },
+        { "swish", FTMEM_SILU },
+        { "gelu", FTMEM_GELU },
+        { "gelu_pytorch_tanh", FTMEM_GELU_TANH },
+        { "gelu_new", FTMEM_GELU_NEW },
+        { "relu", FTMEM_RELU },
+        { "gelu_fast", FTMEM_GELU_FAST },
+        { "relu2", FTMEM_RELU2 },
+        { "quick_gelu", FTMEM_QUICK_GELU },
     };
     if (e->type != FTMEM_ENTRY_TEXT || !e->text) return config_fail(c, FTMEM_E_TYPE, e, "it must be the name of an activation");
     for (int32_t i = 0; i < FTMEM__COUNT(names); i++)
@@ -306,7 +314,7 @@ static ftmem_status config_activation(const config_source *c, const ftmem_entry 
             *value = c->cls->family == FTMEM_GEMMA && names[i].value == FTMEM_GELU ? FTMEM_GELU_TANH : names[i].value;
             return FTMEM_OK;
         }
-    return config_fail(c, FTMEM_E_UNSUPPORTED, e, "modelled are silu, gelu, gelu_pytorch_tanh, gelu_new, gelu_fast, relu and relu2");
+    return config_fail(c, FTMEM_E_UNSUPPORTED, e, "modelled are silu, gelu, gelu_pytorch_tanh, gelu_new, gelu_fast, quick_gelu, relu and relu2");
 }
 
 static ftmem_status config_switch(const config_source *c, const ftmem_entry *e, int32_t *value)
@@ -1136,6 +1144,24 @@ static ftmem_entry config_outer(const config_source *c, const char *key)
     return given ? *given : none;
 }
 
+/* vision_feature_layer counts the tower's input too, or from the end; vision_feature_select_strategy says whether the class token goes on. */
+static ftmem_status config_features(const config_source *c, ftmem_model *model)
+{
+    ftmem_entry layer = config_outer(c, "vision_feature_layer"), select = config_outer(c, "vision_feature_select_strategy"),
+                act = config_outer(c, "projector_hidden_act"), tokens = config_outer(c, "mm_tokens_per_image");
+    int64_t from = layer.type == FTMEM_ENTRY_INT ? layer.integer : c->vision->feature;
+    model->tower_unread = from < 0 ? -1 - from : model->tower_layers - from;
+    if (model->tower_unread < 0 || model->tower_unread >= model->tower_layers)
+        return config_fail(c, FTMEM_E_UNSUPPORTED, &layer, "features are taken from a block's output");
+    if (select.type == FTMEM_ENTRY_TEXT && strcmp(select.text, "full") == 0) model->tower_class_token = FTMEM_ON;
+    if (tokens.type == FTMEM_ENTRY_INT && (tokens.integer < 1 || tokens.integer > 1 << 24))
+        return config_fail(c, FTMEM_E_RANGE, &tokens, "it must be from 1 to 2^24");
+    if (c->vision->tower == FTMEM_TOWER_GEMMA3) model->tower_tokens = tokens.type == FTMEM_ENTRY_INT ? tokens.integer : 256;
+    if (act.type == FTMEM_ENTRY_TEXT && strcmp(act.text, "gelu") != 0)
+        return config_fail(c, FTMEM_E_UNSUPPORTED, &act, "a projector with another activation than gelu is not modelled");
+    return FTMEM_OK;
+}
+
 /* Whether the head is tied is the whole model's to say, and so are the projector's options. */
 static ftmem_status config_outer_keys(const config_source *c, ftmem_model *model)
 {
@@ -1196,7 +1222,10 @@ static ftmem_status config_tower(const config_source *c, ftmem_model *model)
     status = config_refuse_head(&tower);
     if (status == FTMEM_OK) status = config_refuse_options(&tower);
     if (status == FTMEM_OK) status = config_apply_all(&tower, model);
+    model->tower_activation = model->activation;
+    model->activation = text.activation;
     config_copy_switches(model, &text);
+    if (status == FTMEM_OK) status = config_features(c, model);
     if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_QWEN3_VL) config_taps(&tower, model);
     if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_KIMI_K25) status = config_grid_positions(&tower, model);
     return status == FTMEM_OK ? config_outer_keys(c, model) : status;

@@ -157,7 +157,7 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_BART] = {.block = families_bart_decoder, .encoder = &families_bart_source, .logits_buffer = true, BART},
     [FTMEM_T5] = {.block = families_t5_decoder, .encoder = &families_t5_plain_encoder, .gated_form = &families_t5_gated, .keeps_cache = true, T5_PLAIN},
     [FTMEM_NEMOTRON_H] = {.model_type = "nemotron_h", .block = families_one_part, .norm = FTMEM__RMS_WIDENED, .positions = FTMEM__UNROTATED, .mlp = FTMEM__PLAIN, .activation = FTMEM_RELU2,
-        .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .router_fp32 = true, .logits_fp32 = true, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
+        .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .router_fp32 = true, .logits_fp32 = true, .out_proj_refused = true, .since = 500, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
         .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF,
         .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, "up_proj", NULL, "down_proj", "embeddings", "lm_head", [FTMEM_ROLE_ROUTER] = "mixer.gate",
                     [FTMEM_ROLE_EXPERTS_UP] = "experts.up_proj", [FTMEM_ROLE_EXPERTS_DOWN] = "experts.down_proj", [FTMEM_ROLE_KV_DOWN] = "fc1_latent_proj",
@@ -272,11 +272,11 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .experts_as = FTMEM__EXPERTS_AS_W, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_OLMOE] = {.model_type = "olmoe", QWEN3_PARTS, .qk_norm_kind = FTMEM__QK_WHOLE, .norm_each = true, .views_last = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF,
         .experts_as = FTMEM__EXPERTS_AS_PROJ, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
-    [FTMEM_QWEN2_MOE] = {.model_type = "qwen2_moe", LLAMA_PARTS, .qkv_bias = ON, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF, .joined_only = true, .window_mask_made = true, .shared_gated = true, .modules = QWEN2_MOE_MODULES,
+    [FTMEM_QWEN2_MOE] = {.model_type = "qwen2_moe", LLAMA_PARTS, .qkv_bias = ON, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF, .since = 500, .window_mask_made = true, .shared_gated = true, .modules = QWEN2_MOE_MODULES,
         .default_targets = R(Q) | R(V)},
     [FTMEM_GPT_OSS] = {.model_type = "gpt_oss", .block = families_sequential, .norm = FTMEM__RMS_FP32_WEIGHT, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = ON, .o_bias = ON, .mlp_bias = OFF,
         .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .expert_bias = ON, .turn = FTMEM__TURN_HALVES, .eager = FTMEM__EAGER_SINKS_NAMED, .always_mask = true,
-        .joined_only = true, .no_flash = true, .router = FTMEM__ROUTER_CHOSEN, .experts_gate = FTMEM__GATE_CLAMPED, .modules = GPT_OSS_MODULES, .default_targets = R(Q) | R(V)},
+        .since = 500, .no_flash = true, .router = FTMEM__ROUTER_CHOSEN, .experts_gate = FTMEM__GATE_CLAMPED, .modules = GPT_OSS_MODULES, .default_targets = R(Q) | R(V)},
     /* modeling_qwen3_next.py Qwen3NextDecoderLayer: linear attention and attention in one place; peft/utils/constants.py has no targets for them */
     [FTMEM_QWEN3_NEXT] = {.model_type = "qwen3_next", QWEN3_HYBRID, .linear_joined = true, .shared_gated = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = ON, .experts_as = FTMEM__EXPERTS_AS_PROJ,
         .modules = QWEN3_NEXT_MODULES},
@@ -284,16 +284,16 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_QWEN3_5_MOE] = {.model_type = "qwen3_5_moe_text", QWEN3_HYBRID, .shared_gated = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = ON,
         .modules = QWEN3_5_MODULES(, [FTMEM_ROLE_ROUTER] = "mlp.gate", [FTMEM_ROLE_EXPERTS_UP] = "experts.gate_up_proj",
                                    [FTMEM_ROLE_EXPERTS_DOWN] = "experts.down_proj", [FTMEM_ROLE_SHARED_GATE] = "shared_expert_gate")},
-    [FTMEM_DOTS1] = {.model_type = "dots1", QWEN3_PARTS, .norm_each = true, .joined_only = true, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = OFF, .experts_as = FTMEM__EXPERTS_AS_PROJ,
+    [FTMEM_DOTS1] = {.model_type = "dots1", QWEN3_PARTS, .norm_each = true, .since = 500, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = OFF, .experts_as = FTMEM__EXPERTS_AS_PROJ,
         .router_fp32 = true, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
-    [FTMEM_FLEX_OLMO] = {.model_type = "flex_olmo", OLMO2_PARTS, .joined_only = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF, .experts_as = FTMEM__EXPERTS_AS_PROJ,
+    [FTMEM_FLEX_OLMO] = {.model_type = "flex_olmo", OLMO2_PARTS, .since = 500, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF, .experts_as = FTMEM__EXPERTS_AS_PROJ,
         .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
-    [FTMEM_GRANITEMOE] = {.model_type = "granitemoe", LLAMA_PARTS, .qkv_bias = OFF, .embed_scale = true, .scale_outside = true, .logit_scale = true, .joined_only = true,
+    [FTMEM_GRANITEMOE] = {.model_type = "granitemoe", LLAMA_PARTS, .qkv_bias = OFF, .embed_scale = true, .scale_outside = true, .logit_scale = true, .since = 500,
         .router = FTMEM__ROUTER_CHOSEN_WIDE, .modules = GRANITE_MOE_MODULES, .default_targets = R(Q) | R(V)},
-    [FTMEM_GLM4_MOE_LITE] = {.model_type = "glm4_moe_lite", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .joined_only = true, .router = FTMEM__ROUTER_SIGMOID_GROUPED,
+    [FTMEM_GLM4_MOE_LITE] = {.model_type = "glm4_moe_lite", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .since = 500, .router = FTMEM__ROUTER_SIGMOID_GROUPED,
         .router_norm = ON, .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .modules = LATENT_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
     [FTMEM_ERNIE4_5_MOE] = {.model_type = "ernie4_5_moe", .block = families_sequential, .activation = FTMEM_SILU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF,
-        .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .tables = FTMEM__TABLES_TURNED_FP32, .joined_only = true, .shared_first = true, .router = FTMEM__ROUTER_SOFTMAX_BIASED,
+        .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .tables = FTMEM__TABLES_TURNED_FP32, .since = 500, .shared_first = true, .router = FTMEM__ROUTER_SOFTMAX_BIASED,
         .router_norm = ON, .router_fp32 = true, .experts_as = FTMEM__EXPERTS_AS_PROJ, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_BERT] = {.model_type = "bert", BERT_LIKE, .block = families_bert, .id_buffers = 2,
         .head = {[FTMEM_TASK_CLASSIFY] = families_head_pooled, [FTMEM_TASK_MASKED_LM] = families_head_transform, [FTMEM_TASK_TOKEN_CLASSIFY] = families_head_dropout},
@@ -320,6 +320,16 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_VIT] = {.model_type = "vit", ENCODER, .block = families_sequential, .embedding = FTMEM__EMBED_PATCHES, .task = FTMEM_TASK_IMAGE_CLASSIFY, .tied = OFF,
         .head_bias = ON, .head = {[FTMEM_TASK_IMAGE_CLASSIFY] = families_head_first},
         .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, "fc1", NULL, "fc2", "patch_embeddings", "classifier", NULL, "position_embeddings", [FTMEM_ROLE_POOL] = "classifier"}},
+};
+
+/* Vision towers: modeling_clip.py CLIPVisionModel, modeling_siglip.py SiglipVisionModel */
+#define TOWER .norm = FTMEM__LAYER, .positions = FTMEM__LEARNED, .mlp = FTMEM__PLAIN, .bidirectional = true, .tied = OFF, .qkv_bias = ON, .o_bias = ON, \
+    .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .block = families_sequential, .embedding = FTMEM__EMBED_IMAGE
+#define CLIP_MODULES {"q_proj", "k_proj", "v_proj", NULL, "out_proj", NULL, "fc1", NULL, "fc2"}
+static const ftmem__family families_towers[FTMEM_TOWER_END] = {
+    [FTMEM_TOWER_LLAVA] = {.model_type = "clip_vision_model", TOWER, .activation = FTMEM_QUICK_GELU, .class_token = true, .embed_norm = true, .modules = CLIP_MODULES},
+    [FTMEM_TOWER_GEMMA3] = {.model_type = "siglip_vision_model", TOWER, .activation = FTMEM_GELU_TANH, .patch_bias = true, .image_masks = true, .bridge = FTMEM__BRIDGE_GEMMA3,
+        .modules = CLIP_MODULES},
 };
 
 /* clang-format on */
@@ -414,6 +424,43 @@ void ftmem__model_encoder(const ftmem_model *model, ftmem_model *encoder)
     encoder->value_dim = encoder->head_dim;
     encoder->position_rows = model->encoder_positions;
     memset(encoder->layer_kind, 0, sizeof encoder->layer_kind);
+}
+
+const ftmem__family *ftmem__family_tower(const ftmem_model *model)
+{
+    const ftmem__family *row = &families_towers[model->tower];
+    return row->block ? row : NULL;
+}
+
+int64_t ftmem__tower_tokens(const ftmem_model *model, const ftmem_job *job)
+{
+    int64_t height = job->image_height ? job->image_height : model->image_size, width = job->image_width ? job->image_width : model->image_size;
+    return (height / model->patch_size) * (width / model->patch_size) + ftmem__family_tower(model)->class_token;
+}
+
+int64_t ftmem__image_features(const ftmem_model *model, const ftmem_job *job)
+{
+    int64_t merge = model->tower_merge > 1 ? model->tower_merge * model->tower_merge : 1, tokens = ftmem__tower_tokens(model, job);
+    if (model->tower_tokens > 0) return model->tower_tokens;
+    if (model->tower_class_token != FTMEM_ON) tokens -= ftmem__family_tower(model)->class_token;
+    return tokens / merge;
+}
+
+void ftmem__model_tower(const ftmem_model *model, ftmem_model *tower)
+{
+    const ftmem__family *row = ftmem__family_tower(model);
+    memset(tower, 0, sizeof *tower);
+    tower->struct_size = model->struct_size;
+    tower->layers = model->tower_layers;
+    tower->hidden = tower->embedding_width = model->tower_hidden;
+    tower->ffn = model->tower_ffn;
+    tower->heads = tower->kv_heads = model->tower_heads;
+    tower->head_dim = tower->rotary_dim = tower->value_dim = model->tower_hidden / model->tower_heads;
+    tower->activation = model->tower_activation;
+    tower->image_size = model->image_size;
+    tower->patch_size = model->patch_size;
+    tower->channels = model->channels;
+    families_switches(tower, row);
 }
 
 static ftmem_status families_required(const ftmem_model *model, ftmem_error *error)

@@ -99,8 +99,15 @@ enum {
     FTMEM__TABLES_QK_FP32_TWICE,
     FTMEM__TABLES_TURNED_FP32
 }; /* cos and sin in the stream's dtype or fp32; q and k widened before, or for each use, or after pairs were turned, by tables of each call */
-enum { FTMEM__EMBED_TOKENS, FTMEM__EMBED_SEGMENTS, FTMEM__EMBED_PATCHES, FTMEM__EMBED_NORMED }; /* the embedding: program.c, encoder.c */
-enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS };                            /* where q/k norms work; a weight for each head */
+enum {
+    FTMEM__EMBED_TOKENS,
+    FTMEM__EMBED_SEGMENTS,
+    FTMEM__EMBED_PATCHES,
+    FTMEM__EMBED_NORMED,
+    FTMEM__EMBED_IMAGE
+}; /* the embedding: program.c, encoder.c, image.c */
+enum { FTMEM__BRIDGE_LLAVA, FTMEM__BRIDGE_GEMMA3 };
+enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS }; /* where q/k norms work; a weight for each head */
 
 /* Routers: scores by softmax in fp32, then the best; CAST to the logits' dtype; SCALED by a constant. SIGMOID: the best by
    score and a bias, their scores gathered; GROUPED: from the best groups, and scaled. CHOSEN: the best logits, which have a
@@ -220,14 +227,19 @@ typedef struct ftmem__family {
                                             decoder's own config (modeling_t5.py T5Stack) */
     bool loss_own_dtype;          /* CrossEntropyLoss of the logits as they are, in the model's own forward (modeling_t5.py, modeling_bert.py) */
     bool down_never_quantized;    /* _keep_in_fp32_modules has the down projection (modeling_t5.py) */
+    int32_t since;                /* the version of transformers that has this code; 0: any that is modelled */
+    bool out_proj_refused;        /* peft/tuners/tuners_utils.py _check_lora_target_modules_mamba */
     bool window_mask_made;        /* a mask of windows is made even where no block has one (modeling_qwen2_moe.py: sliding_window becomes 0) */
-    bool joined_only;             /* only the classes of transformers 5 are modelled, where all experts are one tensor */
     bool shared_first;            /* the shared expert comes before the router (modeling_ernie4_5_moe.py) */
     bool shared_gated;            /* the shared expert comes first, and is weighed by a sigmoid (modeling_qwen2_moe.py) */
     bool logits_fp32;             /* lm_head(...).float() in the model's forward (modeling_nemotron_h.py) */
     bool scaled_by_position;      /* rotated queries are multiplied by a number for each position (modeling_ministral3.py get_llama_4_attn_scale) */
     bool gated_output;            /* queries come with a gate, by whose sigmoid attention's result is multiplied (modeling_qwen3_next.py Qwen3NextAttention) */
     bool linear_joined;           /* linear attention has two input projections, not four (modeling_qwen3_next.py Qwen3NextGatedDeltaNet) */
+    bool class_token;             /* before the patches */
+    bool patch_bias;              /* the convolution over patches has one */
+    bool image_masks;             /* the text model's masks let tokens of one image see each other (modeling_gemma3.py token_type_ids) */
+    uint8_t bridge;               /* from a tower to the text model: FTMEM__BRIDGE_... (image.c) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */
 } ftmem__family;
@@ -238,6 +250,10 @@ const uint8_t *ftmem__family_block(const ftmem__family *family, const ftmem_mode
 int64_t ftmem__image_tokens(const ftmem_model *model);                                     /* of an image: patches and the class token */
 void ftmem__model_defaults(ftmem_model *model);                                            /* fills what is 0 */
 void ftmem__model_encoder(const ftmem_model *model, ftmem_model *encoder);                 /* the stack before it, as a model of its own */
+const ftmem__family *ftmem__family_tower(const ftmem_model *model);                        /* of model->tower; NULL: it does not run */
+int64_t ftmem__tower_tokens(const ftmem_model *model, const ftmem_job *job);               /* of an image inside its tower */
+int64_t ftmem__image_features(const ftmem_model *model, const ftmem_job *job);             /* tokens whose places an image takes */
+void ftmem__model_tower(const ftmem_model *model, ftmem_model *tower);                     /* likewise, as a model */
 ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error);
 
 #endif

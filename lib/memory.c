@@ -6,7 +6,8 @@
 static void memory_stacks(ftmem__walk *walk)
 {
     int32_t i;
-    walk->stacks = walk->shape.crossed ? 2 : 1;
+    walk->stacks = walk->shape.crossed || walk->shape.scattered ? 2 : 1;
+    walk->words.out_grad = false;
     for (i = 0; i < walk->stacks; i++) {
         ftmem__stack *stack = &walk->stack[i];
         memset(&stack->embed, 0, sizeof stack->embed);
@@ -26,6 +27,7 @@ static ftmem_status memory_walk(const ftmem__case *c, ftmem__walk *walk, ftmem_e
     walk->head_note.event = walk->head_note.count = 0;
     status = ftmem__shape_fill(&walk->shape, c, error);
     if (status == FTMEM_OK && walk->shape.crossed) status = ftmem__shape_encoder(&walk->earlier, c, error);
+    if (status == FTMEM_OK && walk->shape.scattered) status = ftmem__shape_tower(&walk->earlier, &walk->shape, c, error);
     if (status != FTMEM_OK) return status;
     memory_stacks(walk);
     return ftmem__walk_segments(walk, error);
@@ -75,6 +77,7 @@ static void memory_notes(ftmem__case *c, const ftmem__step *step, const ftmem_me
     if (step->peak.phase >= FTMEM_PHASE_FORWARD2 && step->peak.phase <= FTMEM_PHASE_OPTIMIZER2) ftmem__case_note(c, FTMEM_NOTE_LATER_STEP, NULL, 2);
     if (c->job.recompute != FTMEM_RECOMPUTE_NONE && memory_frozen_blocks(walk)) ftmem__case_note(c, FTMEM_NOTE_CKPT_FROZEN, "job.recompute", 0);
     if (c->model.dequantized && c->adapter.quant <= FTMEM_QUANT_NONE) ftmem__case_note(c, FTMEM_NOTE_DEQUANTIZED, "job.dtype", c->job.dtype);
+    if (c->model.ssm_heads > 0) ftmem__case_note(c, FTMEM_NOTE_PLAIN_SSM, "model.ssm_heads", (int32_t)c->model.ssm_heads);
     if (walk->shape.family->remote_code) ftmem__case_note(c, FTMEM_NOTE_REMOTE_CODE, "model.family", c->model.family);
     if (m->process.expected) ftmem__case_note(c, FTMEM_NOTE_TIER, NULL, m->bound_rows);
 }

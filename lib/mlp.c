@@ -79,6 +79,17 @@ static ftmem__var mlp_relu2(ftmem__low *low, ftmem__var x)
     return y;
 }
 
+/* transformers/activations.py QuickGELUActivation: input * torch.sigmoid(1.702 * input) */
+static ftmem__var mlp_quick_gelu(ftmem__tape *tape, ftmem__var x)
+{
+    ftmem__var scaled = ftmem__unary(tape, FTMEM__OP_SCALE, x), gate = ftmem__unary(tape, FTMEM__OP_SIGMOID, scaled), y;
+    ftmem__drop(tape, scaled);
+    y = ftmem__binary(tape, FTMEM__OP_MUL, x, gate);
+    ftmem__drop(tape, gate);
+    ftmem__drop(tape, x);
+    return y;
+}
+
 ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x)
 {
     ftmem__var y;
@@ -89,6 +100,7 @@ ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x)
     case FTMEM_GELU_NEW: return mlp_gelu_new(low, x);
     case FTMEM_RELU2: return mlp_relu2(low, x);
     case FTMEM_GELU_BLOOM: return mlp_gelu_bloom(low->tape, x);
+    case FTMEM_QUICK_GELU: return mlp_quick_gelu(low->tape, x);
     default: break;
     }
     y = ftmem__unary(low->tape, op, x);

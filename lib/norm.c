@@ -1,8 +1,8 @@
 /* Norms, as transformers' models write them out. */
 #include "lower.h"
 
-/* x * rsqrt(mean(x^2) + eps), all in fp32: takes over x, which already is fp32. */
-static ftmem__var norm_rms_core(ftmem__tape *tape, ftmem__var x)
+/* x * rsqrt(mean(x^2) + eps), all in fp32: takes over x, which already is fp32. `variance` is a name of the caller's. */
+static ftmem__var norm_rms_core(ftmem__tape *tape, ftmem__var x, ftmem__var *variance)
 {
     int64_t rows = x.n / x.cols;
     ftmem__var square = ftmem__unary(tape, FTMEM__OP_POW2, x), mean, shifted, root, y;
@@ -14,13 +14,13 @@ static ftmem__var norm_rms_core(ftmem__tape *tape, ftmem__var x)
     y = ftmem__binary(tape, FTMEM__OP_MUL, x, root);
     ftmem__drop(tape, root);
     ftmem__drop(tape, x);
-    ftmem__drop(tape, mean);
+    *variance = mean;
     return y;
 }
 
-ftmem__var ftmem__low_rms(ftmem__low *low, ftmem__var x)
+ftmem__var ftmem__low_rms(ftmem__low *low, ftmem__var x, ftmem__var *variance)
 {
-    return norm_rms_core(low->tape, x);
+    return norm_rms_core(low->tape, x, variance);
 }
 
 /* One kernel: input, weight and 1/rms of each row are kept, and the gradient is written over the arriving one (unsloth
@@ -40,7 +40,7 @@ static ftmem__var norm_rms(ftmem__low *low, ftmem__var x, ftmem__var w, int32_t 
 {
     ftmem__tape *tape = low->tape;
     if (low->shape->job->kernels & FTMEM_FUSED_NORM) return norm_fused(tape, x, w);
-    ftmem__var y = norm_rms_core(tape, ftmem__cast(tape, x, FTMEM_FP32)), cast, scaled;
+    ftmem__var variance, y = norm_rms_core(tape, ftmem__cast(tape, x, FTMEM_FP32), &variance), cast, scaled;
     if (kind != FTMEM__RMS) {
         ftmem__var wide = ftmem__cast(tape, w, kind == FTMEM__RMS_WIDENED ? FTMEM_FP32 : w.dtype);
         scaled = ftmem__binary(tape, FTMEM__OP_MUL, wide, y);
@@ -48,12 +48,14 @@ static ftmem__var norm_rms(ftmem__low *low, ftmem__var x, ftmem__var w, int32_t 
         cast = ftmem__cast(tape, scaled, x.dtype);
         ftmem__drop(tape, scaled);
         ftmem__drop(tape, y);
+        ftmem__drop(tape, variance);
         return cast;
     }
     cast = ftmem__cast(tape, y, x.dtype);
     scaled = ftmem__binary(tape, FTMEM__OP_MUL, w, cast);
     ftmem__drop(tape, cast);
     ftmem__drop(tape, y);
+    ftmem__drop(tape, variance);
     return scaled;
 }
 
@@ -86,7 +88,8 @@ static ftmem__var norm_rms_plus_one(ftmem__low *low, ftmem__var x, ftmem__var w)
 {
     ftmem__tape *tape = low->tape;
     if (low->shape->job->kernels & FTMEM_FUSED_NORM) return norm_fused(tape, x, w);
-    ftmem__var y = norm_rms_core(tape, ftmem__cast(tape, x, FTMEM_FP32)), w32, one, scaled, cast;
+    ftmem__var variance, y = norm_rms_core(tape, ftmem__cast(tape, x, FTMEM_FP32), &variance), w32, one, scaled, cast;
+    ftmem__drop(tape, variance); /* has no name in _norm */
     w32 = ftmem__cast(tape, w, FTMEM_FP32);
     one = ftmem__unary(tape, FTMEM__OP_SHIFT, w32);
     ftmem__drop(tape, w32);
@@ -160,6 +163,11 @@ static ftmem__var norm_layer_fp32(ftmem__low *low, ftmem__var x, ftmem__var w)
 ftmem__var ftmem__low_layer_norm(ftmem__low *low, ftmem__var x, int64_t width)
 {
     return norm_layer(low, x, width, true, true, false);
+}
+
+ftmem__var ftmem__low_rms_plus_one(ftmem__low *low, ftmem__var x, int64_t width)
+{
+    return norm_rms_plus_one(low, x, ftmem__low_parameter(low, FTMEM_ROLE_NORM, width, width, low->trained));
 }
 
 /* The family's norm over the last dimension, with a weight of `weights` elements. */

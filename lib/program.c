@@ -595,6 +595,8 @@ ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x)
 ftmem__var ftmem__low_final_norm(ftmem__low *low, ftmem__var x)
 {
     ftmem__var y;
+    if (low->shape->tower) return ftmem__low_bridge(low, x);
+    if (low->shape->tower) return ftmem__low_bridge(low, x);
     if (low->shape->family->no_final_norm) return ftmem__keep(low->tape, x);
     y = ftmem__low_norm(low, x, low->shape->h);
     return low->shape->family->end_dropout ? ftmem__low_dropout(low, y, low->shape->model->hidden_dropout) : y;
@@ -628,7 +630,8 @@ static ftmem__var program_embedding_weight(ftmem__low *low)
     ftmem__var w;
     if (shape->crossed && !shape->fed_features) return program_shared_embedding(low, n, trained);
     w = ftmem__low_parameter(low, FTMEM_ROLE_EMBED, n, width, trained);
-    if (shape->crossed && shape->tied && trained) w.node = FTMEM__JOINED_LEAF; /* the encoder's backward is still to come */
+    if (shape->crossed && shape->tied && trained) w.node = FTMEM__JOINED_LEAF;    /* the encoder's backward is still to come */
+    if (shape->tied && trained && low->tape->update) w.node = FTMEM__JOINED_LEAF; /* the head's gradient waits, and both are used up here */
     return shape->embed_copy ? ftmem__low_copy(low, FTMEM_ROLE_EMBED, n, width) : w;
 }
 
@@ -685,7 +688,7 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
 static void program_mask(ftmem__low *low, ftmem__prologue *p, bool wanted)
 {
     const ftmem__shape *shape = low->shape;
-    int64_t s = shape->s, rows = (shape->job->mask == FTMEM_MASK_PADDED ? low->b : 1) * s;
+    int64_t s = shape->s, rows = (shape->job->mask == FTMEM_MASK_PADDED || shape->image_masks ? low->b : 1) * s;
     bool alibi = shape->family->always_mask && shape->model->alibi == FTMEM_ON; /* modeling_falcon.py: alibi is put in the mask */
     ftmem__var flags, additive;
     if (!wanted) return;
@@ -760,7 +763,7 @@ static void program_leaf(ftmem__low *low, ftmem__var *x)
     const ftmem__family *family = low->shape->family;
     x->grad = true;
     x->node = FTMEM__LEAF;
-    if (low->shape->virtual_tokens || family->embed_norm || family->embedding || family->embed_norm_last ||
+    if (low->shape->virtual_tokens || low->shape->scattered || family->embed_norm || family->embedding || family->embed_norm_last ||
         (family->embed_named && low->training && low->shape->model->embed_dropout > 0) || family->positions == FTMEM__LEARNED ||
         (family->scale_outside && low->shape->model->scaled == FTMEM_ON))
         ftmem__hold(low->tape, x->store);
@@ -797,7 +800,7 @@ static ftmem__var program_embed_tokens(ftmem__low *low, ftmem__prologue *p)
     const ftmem__shape *shape = low->shape;
     ftmem__var x, y, shifted;
     if (shape->crossed) shifted = program_table(low, low->tokens, shape->s, FTMEM_INT64, FTMEM__OP_TABLE);
-    x = program_words(low, shape->crossed ? &shifted : NULL);
+    x = low->words ? ftmem__low_scatter(low, p, *low->words) : program_words(low, shape->crossed ? &shifted : NULL);
     if (shape->crossed) program_hold(p, shifted); /* the caller's decoder_input_ids */
     if (shape->virtual_tokens) x = ftmem__method_prompt(low, x);
     if (shape->family->embed_norm) {
@@ -823,6 +826,7 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     case FTMEM__EMBED_NORMED: x = ftmem__low_embed_normed(low); break;
     case FTMEM__EMBED_SEGMENTS: x = ftmem__low_embed_segments(low); break;
     case FTMEM__EMBED_PATCHES: x = ftmem__low_embed_patches(low); break;
+    case FTMEM__EMBED_IMAGE: x = ftmem__low_embed_image(low); break;
     default: x = program_embed_tokens(low, p); break;
     }
     if (shape->embedding_width != shape->h) {

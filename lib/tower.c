@@ -93,15 +93,36 @@ static bool tower_named(const char *module, const char *name)
     return module && strcmp(dot ? dot + 1 : module, name) == 0;
 }
 
-/* PEFT looks for a name in the whole model: "q_proj" of the text model is the tower's too. -1: the linear is not adapted. */
+/* PEFT looks for a name in the whole model: "q_proj" of the text model is the tower's too. ROLE_TOWER: it has none of its names. */
+static int32_t tower_named_role(const ftmem_model *model, uint32_t targets, const char *name)
+{
+    const char *const *modules = ftmem__family_of(model)->modules;
+    int32_t role;
+    for (role = 0; role < FTMEM_ROLE_TOWER; role++)
+        if ((targets >> role & 1u) && tower_named(modules[role], name)) return role;
+    return FTMEM_ROLE_TOWER;
+}
+
 static int32_t tower_role(const ftmem__shape *shape, const char *name)
 {
-    uint32_t targets = shape->adapter->targets;
-    int32_t role;
-    if (!shape->adapted) return FTMEM_ROLE_TOWER;
-    for (role = 0; role < FTMEM_ROLE_TOWER; role++)
-        if ((targets >> role & 1u) && tower_named(shape->family->modules[role], name)) return role;
-    return FTMEM_ROLE_TOWER;
+    return shape->adapted ? tower_named_role(shape->model, shape->adapter->targets, name) : FTMEM_ROLE_TOWER;
+}
+
+void ftmem__tower_adapter(ftmem__case *c)
+{
+    const ftmem__family *family = ftmem__family_tower(&c->model);
+    uint32_t all = c->adapter.targets & 1u << FTMEM_ROLE_TOWER;
+    int32_t role, text;
+    c->tower = c->adapter;
+    c->tower.targets = all;
+    memset(c->tower.ranks, 0, sizeof c->tower.ranks);
+    for (role = 0; role < FTMEM_ROLE_TOWER; role++) {
+        if (!family->modules[role]) continue;
+        text = tower_named_role(&c->model, c->adapter.targets, family->modules[role]);
+        if (text == FTMEM_ROLE_TOWER && !all) continue;
+        c->tower.targets |= 1u << role;
+        if (role < FTMEM__COUNT(c->tower.ranks) && text < FTMEM__COUNT(c->tower.ranks)) c->tower.ranks[role] = c->adapter.ranks[text];
+    }
 }
 
 static void tower_linear(ftmem__low *low, const tower_row *row, const int64_t width[TOWER_WIDTHS])
