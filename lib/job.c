@@ -811,8 +811,8 @@ static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
         job_check_dora,           job_check_method_place, job_check_quantisation,   job_check_targets,
         job_check_adapter_layers, job_check_freeze,       job_check_freeze_layers,  job_check_precision,
         job_check_loss,           job_check_idle,         job_check_sequence,       job_check_gpu,
-        job_check_stacks,         job_check_task,         job_check_attention,      job_check_experts,
-        job_check_optimizer,      job_check_images,       job_check_version,
+        job_check_stacks,         job_check_task,         job_check_attention,      job_check_optimizer,
+        job_check_images,         job_check_version,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);
