@@ -98,8 +98,9 @@ enum {
     FTMEM__TABLES_CAST,
     FTMEM__TABLES_FP32,
     FTMEM__TABLES_CAST_QK_FP32,
-    FTMEM__TABLES_QK_FP32_TWICE
-}; /* cos and sin in the stream's dtype or fp32; q and k widened before, or for each use */
+    FTMEM__TABLES_QK_FP32_TWICE,
+    FTMEM__TABLES_TURNED_FP32
+}; /* cos and sin in the stream's dtype or fp32; q and k widened before, or for each use, or after pairs were turned, by tables of each call */
 enum {
     FTMEM__EMBED_TOKENS,
     FTMEM__EMBED_SEGMENTS,
@@ -112,11 +113,13 @@ enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS }; /* where q/
 
 /* Routers: scores by softmax in fp32, then the best; CAST to the logits' dtype; SCALED by a constant. SIGMOID: the best by
    score and a bias, their scores gathered; GROUPED: from the best groups, and scaled. CHOSEN: the best logits, which have a
-   bias, and then softmax of those alone. */
+   bias, and then softmax of those alone; WIDE: without one, in fp32. BIASED: softmax in fp32 whatever autocast says, the best by
+   score and a frozen bias, their scores gathered and divided. */
 enum {
     FTMEM__ROUTER_NONE,
     FTMEM__ROUTER_CHOSEN,
-    FTMEM__ROUTER_CHOSEN_FP32,
+    FTMEM__ROUTER_CHOSEN_WIDE,
+    FTMEM__ROUTER_SOFTMAX_BIASED,
     FTMEM__ROUTER_SOFTMAX,
     FTMEM__ROUTER_SOFTMAX_CAST,
     FTMEM__ROUTER_SOFTMAX_SCALED,
@@ -163,6 +166,7 @@ static inline uint8_t ftmem__layer_mlp(uint8_t kind)
 typedef struct ftmem__family {
     const char *model_type;
     const struct ftmem__family *encoder;                    /* the stack before this one; NULL: none */
+    const struct ftmem__family *tower_form;                 /* the same inside a vision-language model, where PEFT sees other modules */
     const struct ftmem__family *gated_form;                 /* the same with a gated MLP, where models come in both forms */
     const uint8_t *block, *parallel_block, *two_norm_block; /* FTMEM__END-terminated */
     const uint8_t *head[FTMEM_TASK_END];                    /* by task: steps before the last linear; NULL: a decoder's, or none */
@@ -231,7 +235,7 @@ typedef struct ftmem__family {
     bool head_narrowed;           /* lm_head(x.to(weight.dtype)) (modeling_mamba2.py) */
     bool out_proj_refused;        /* peft/tuners/tuners_utils.py _check_lora_target_modules_mamba */
     bool window_mask_made;        /* a mask of windows is made even where no block has one (modeling_qwen2_moe.py: sliding_window becomes 0) */
-    bool joined_only;             /* only the classes of transformers 5 are modelled, where all experts are one tensor */
+    bool shared_first;            /* the shared expert comes before the router (modeling_ernie4_5_moe.py) */
     bool shared_gated;            /* the shared expert comes first, and is weighed by a sigmoid (modeling_qwen2_moe.py) */
     bool logits_fp32;             /* lm_head(...).float() in the model's forward (modeling_nemotron_h.py) */
     bool scaled_by_position;      /* rotated queries are multiplied by a number for each position (modeling_ministral3.py get_llama_4_attn_scale) */

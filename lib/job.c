@@ -662,13 +662,6 @@ static ftmem_status job_check_version(const ftmem__case *c, ftmem_error *error)
                            "job.transformers_version is older than the code of this family that is modelled: the model's repository would bring its own");
 }
 
-static ftmem_status job_check_experts(const ftmem__case *c, ftmem_error *error)
-{
-    if (c->job.transformers_version >= 500 || !ftmem__family_of(&c->model)->joined_only) return FTMEM_OK;
-    return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.transformers_version", c->job.transformers_version,
-                           "Experts of this family are modelled as transformers 5 has them: give job.transformers_version 500 or more.");
-}
-
 static ftmem_status job_check_precision(const ftmem__case *c, ftmem_error *error)
 {
     const ftmem_job *job = &c->job;
@@ -855,8 +848,8 @@ static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
         job_check_dora,           job_check_method_place, job_check_quantisation,   job_check_targets,
         job_check_adapter_layers, job_check_freeze,       job_check_freeze_layers,  job_check_precision,
         job_check_loss,           job_check_idle,         job_check_sequence,       job_check_gpu,
-        job_check_stacks,         job_check_task,         job_check_attention,      job_check_experts,
-        job_check_optimizer,      job_check_images,       job_check_version,        job_check_compile,
+        job_check_stacks,         job_check_task,         job_check_attention,      job_check_optimizer,
+        job_check_images,         job_check_version,      job_check_compile,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);
