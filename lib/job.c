@@ -1,6 +1,7 @@
 /* From the caller's job to one that needs no more questions: import, ranges, defaults, contradictions. */
 #include "job.h"
 #include "method.h"
+#include "objective.h"
 
 /* -------------------------------------------------------------------------------------------------- sentences */
 
@@ -331,8 +332,10 @@ static void job_fill_stack(ftmem__case *c)
 static void job_fill(ftmem__case *c)
 {
     c->note_count = 0;
+    c->forward_only = false;
     if (c->model.inferred) ftmem__case_note(c, FTMEM_NOTE_INFERRED, "model", 0);
     job_fill_stack(c);
+    ftmem__objective_fill(c);
     job_fill_batch(c);
     job_fill_training(c);
     job_fill_adapter(c);
@@ -613,13 +616,13 @@ static ftmem_status job_check_precision(const ftmem__case *c, ftmem_error *error
 static ftmem_status job_check_loss(const ftmem__case *c, ftmem_error *error)
 {
     const ftmem_job *job = &c->job;
-    bool chunked = job->loss == FTMEM_LOSS_CHUNKED || job->loss == FTMEM_LOSS_SPLIT;
+    bool chunked = job->loss == FTMEM_LOSS_CHUNKED || job->loss == FTMEM_LOSS_SPLIT, whole = job->loss < FTMEM_LOSS_CHUNKED;
     if (job->loss_chunk_tokens != 0 && !chunked)
         return job_conflict_int("job.loss_chunk_tokens", job->loss_chunk_tokens, ", but job.loss is neither chunked nor split", error);
-    if (!ftmem__task_of_vocab(job->task) && (chunked || job->loss == FTMEM_LOSS_FUSED))
+    if (!ftmem__task_of_vocab(job->task) && !whole)
         return ftmem__fail(error, FTMEM_E_CONFLICT, "job.loss", ftmem_enum_name("loss", job->loss),
                            "job.loss splits the logits of a vocabulary, but job.task is a classification, which has none");
-    if (job->task == FTMEM_TASK_MASKED_LM && (chunked || job->loss == FTMEM_LOSS_FUSED))
+    if (job->task == FTMEM_TASK_MASKED_LM && !whole)
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.loss", ftmem_enum_name("loss", job->loss),
                            "job.loss is modelled for causal language models only: a masked one computes its logits as a whole");
     if (job->classes != 0 && ftmem__task_of_vocab(job->task))
@@ -704,7 +707,7 @@ static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
         job_check_dora,           job_check_method_place, job_check_quantisation,   job_check_targets,
         job_check_adapter_layers, job_check_freeze,       job_check_freeze_layers,  job_check_precision,
         job_check_loss,           job_check_idle,         job_check_sequence,       job_check_gpu,
-        job_check_stacks,         job_check_task,         job_check_attention,
+        job_check_stacks,         job_check_task,         job_check_attention,      ftmem__objective_check,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);

@@ -1,5 +1,6 @@
 /* The head and the loss: transformers' ForCausalLMLoss, its chunked and fused replacements, and classification. */
 #include "method.h"
+#include "objective.h"
 
 static ftmem__var loss_head_weight(ftmem__low *low, int64_t out, int64_t width)
 {
@@ -13,6 +14,11 @@ static ftmem__var loss_head_weight(ftmem__low *low, int64_t out, int64_t width)
     }
     if (shape->tied) return ftmem__low_copy(low, FTMEM_ROLE_HEAD, n, width); /* the frozen original is the embedding */
     return ftmem__low_head_parameter(low, n, width);
+}
+
+ftmem__var ftmem__low_head_matrix(ftmem__low *low)
+{
+    return loss_head_weight(low, low->shape->vocab, low->shape->h);
 }
 
 /* modeling_baichuan.py NormHead: normalize(weight) is made in each training forward. */
@@ -203,6 +209,7 @@ ftmem__var ftmem__low_loss(ftmem__low *low, ftmem__var logits)
     const ftmem__family *family = low->shape->family;
     int32_t task = low->shape->job->task;
     low->tape->part = FTMEM__PART_LOSS;
+    if (low->shape->job->loss == FTMEM_LOSS_TILES) return ftmem__low_logprob_loss(low, logits);
     if (family->head[task]) return ftmem__task_by_row(task) ? loss_rows(low, logits) : loss_widened(low, logits);
     if (task == FTMEM_TASK_CLASSIFY) return loss_last_token(low, logits);
     if (low->shape->crossed) return loss_widened(low, logits); /* labels of a decoder come shifted */

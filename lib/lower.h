@@ -22,6 +22,7 @@ enum {
     FTMEM__PART_OPTIMIZER,
     FTMEM__PART_BATCH,
     FTMEM__PART_TOWER,
+    FTMEM__PART_REFERENCE, /* a model beside the trained one */
     FTMEM__PART_END
 };
 const char *ftmem__part_name(int32_t part);
@@ -55,6 +56,7 @@ typedef struct ftmem__shape {
     const ftmem_adapter *adapter;
     const ftmem_job *job;
     const ftmem__family *family;
+    bool forward_only;          /* nothing goes backward */
     int64_t b, s, tokens;       /* rows, sequence, b x s */
     int64_t h, f, q, kv, vocab; /* widths; q = heads x head_dim, kv = kv_heads x head_dim */
     int64_t heads, kv_heads, d, rotary;
@@ -239,6 +241,10 @@ ftmem__var ftmem__low_loss(ftmem__low *low, ftmem__var logits);
 ftmem__var ftmem__low_outputs(ftmem__low *low, ftmem__var logits);              /* what the model hands out; takes over the logits */
 ftmem__var ftmem__low_fused_loss(ftmem__low *low, ftmem__var x);                /* head and loss without logits */
 int64_t ftmem__low_split_loss(ftmem__low *low, ftmem__var x, ftmem__var *loss); /* returns bytes of the logits that stay alive */
+ftmem__var ftmem__low_head_matrix(ftmem__low *low);                             /* of words, declared */
+/* logprob.c */
+ftmem__var ftmem__low_tiles(ftmem__low *low, ftmem__var x); /* log-probabilities of labels, without logits */
+ftmem__var ftmem__low_logprob_loss(ftmem__low *low, ftmem__var logps);
 void ftmem__low_chunked_forward(ftmem__low *low, ftmem__var x);
 void ftmem__low_chunked_backward(ftmem__low *low, ftmem__var x);
 

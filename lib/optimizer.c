@@ -293,7 +293,8 @@ static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
     t->buffer_bytes += ftmem__tower_buffer_bytes(shape->model);
     t->buffer_bytes += shape->family->id_buffers * ftmem__round512(8 * shape->model->position_rows);
     t->batch_bytes = optimizer_rows(shape, fed, shape->b);
-    t->eval_batch_bytes = optimizer_rows(shape, fed, job->eval_batch);
+    if (job->reference == FTMEM_REFERENCE_PRECOMPUTED) t->batch_bytes += 2 * ftmem__round512(4 * job->micro_batch); /* two columns */
+    t->eval_batch_bytes = optimizer_rows(shape, fed, shape->eval_b);
     t->workspace_bytes = job->cublas_workspace == FTMEM_OFF ? 0 : job->gpu.sm_arch >= 90 ? (int64_t)32 << 20 : 8519680; /* truth: 8.125 MiB, 32 on sm90 */
 }
 

@@ -1,5 +1,6 @@
 /* From a checked job to numbers: widths, dtypes, masks, what is trained. Every product is checked here, once. */
 #include "lower.h"
+#include "objective.h"
 
 static bool shape_part(const ftmem_job *job, int32_t part)
 {
@@ -125,7 +126,7 @@ static ftmem_status shape_check(const ftmem__shape *shape, ftmem_error *error)
 {
     ftmem__checked c = { false };
     const int64_t limit = (int64_t)1 << 50;
-    int64_t rows = shape->job->eval_batch > shape->b ? shape->job->eval_batch : shape->b;
+    int64_t rows = shape->eval_b > shape->b ? shape->eval_b : shape->b;
     int64_t tokens = ftmem__mul(&c, rows, shape->s), scores = ftmem__mul(&c, ftmem__mul(&c, tokens, shape->s), shape->heads);
     int64_t widest = shape->vocab, h = shape->h;
     if (shape->f * 2 > widest) widest = shape->f * 2;
@@ -176,10 +177,11 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     shape->fed_features = encoder ? family->fed_features : shape->crossed && family->encoder->fed_features;
     shape->sided =
         family->positions == FTMEM__RELATIVE || shape->crossed || family->shared_blocks; /* ALBERT: gradients of the last block's use wait for the first's */
-    shape->b = c->job.micro_batch;
+    shape->b = c->job.micro_batch * ftmem__objective_of(&c->job)->rows;
+    shape->forward_only = c->forward_only;
     shape->virtual_tokens = c->adapter.virtual_tokens;
     shape->s = s + shape->virtual_tokens;
-    shape->eval_b = c->job.eval_batch;
+    shape->eval_b = c->job.eval_batch * ftmem__objective_of(&c->job)->rows;
     shape->tokens = shape->b * shape->s;
     shape->h = m->hidden;
     shape->f = m->ffn;

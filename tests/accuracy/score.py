@@ -21,7 +21,7 @@ import ftmem
 
 GB, MIB, GIB = 10**9, 1 << 20, 1 << 30
 TIERS = ("allocated", "reserved", "process")
-PHASES = ("forward", "loss", "backward", "optimizer", "forward2", "loss2", "backward2", "optimizer2", "eval")
+PHASES = ("forward", "loss", "backward", "optimizer", "forward2", "loss2", "backward2", "optimizer2", "eval", "reference")
 PER_ROW = ("file,id,source,method,tier,measured_bytes,expected_bytes,lower_bytes,upper_bytes,error,phase_measured,"
            "phase_predicted,reason_not_scored").split(",")
 ELEMENT_BYTES = {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int8": 1, "uint8": 1, "bool": 1, "float64": 8, "nf4": 0.5, "fp4": 0.5}
@@ -314,6 +314,8 @@ def read_oracle(job, configs, options):
         f["transformers_version"] = ".".join(r["transformers"].split(".")[:2])
     if r["loss"] == "chunked":
         f["loss_chunk_tokens"] = integer(r, "chunk")
+    if r.get("objective"):
+        oracle_objective(r, f)
     if r["autocast"]:
         f["autocast"] = pick(r, "autocast", DTYPES)
     if int(r.get("eval_batch") or 0):
@@ -350,6 +352,21 @@ def read_oracle(job, configs, options):
     if "experts" in listed:  # a wrapper of the experts' 3-D parameters, nested: what all-linear gives
         listed = ["all-linear"]
     f["targets"] = listed if listed else oracle_targets(model, r["targets"])
+
+
+HEADS = {"tiles": "tiles", "logits": "dropped", "": "dropped"}
+
+
+def oracle_objective(r, fields):
+    """Rows of TRL's trainers: `head` says whether log-probabilities come of tiles or of whole logits, `completion` how many tokens of a row are scored."""
+    fields["objective"] = r["objective"]
+    fields["loss"] = pick(r, "head", HEADS, "tiles")
+    if r["objective"] == "reward":
+        fields["loss"], fields["task"] = "dropped", "classify"
+    if r.get("reference") and r["objective"] != "sft":
+        fields["reference"] = r["reference"]
+    if int(r.get("completion") or 0):
+        fields["completion_sequence"] = int(r["completion"])
 
 
 def oracle_freeze(text):
