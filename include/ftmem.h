@@ -209,7 +209,10 @@ enum {
     FTMEM_OBJECTIVE_REWARD = 4, /* RewardTrainer: chosen and rejected rows, one score a row */
     FTMEM_OBJECTIVE_GRPO = 5,   /* GRPOTrainer's training step: rows of prompt and completion; reference (none unless asked for) before it */
     FTMEM_OBJECTIVE_RLOO = 6,   /* RLOOTrainer's: with a reference */
-    FTMEM_OBJECTIVE_END = 7
+    FTMEM_OBJECTIVE_ORPO = 7,   /* ORPOTrainer: pairs, whole logits, cross-entropy of the chosen rows beside the pair's loss; no reference */
+    FTMEM_OBJECTIVE_CPO = 8,    /* CPOTrainer, likewise */
+    FTMEM_OBJECTIVE_SIMPO = 9,  /* CPOTrainer with loss_type simpo and cpo_alpha 0: no cross-entropy */
+    FTMEM_OBJECTIVE_END = 10
 };
 
 /* Where log-probabilities of a reference come from. AUTO: the trained model with its adapters switched off, without adapters a copy;

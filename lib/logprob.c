@@ -110,14 +110,63 @@ ftmem__var ftmem__low_tiles(ftmem__low *low, ftmem__var x)
     return wide;
 }
 
-/* Sums over each row, then a few numbers a row: logsigmoid keeps its operand and a buffer. */
-ftmem__var ftmem__low_logprob_loss(ftmem__low *low, ftmem__var logps)
+/* A few numbers a row: logsigmoid keeps its operand and a buffer. */
+static ftmem__var logprob_pairs(ftmem__low *low, ftmem__var rows)
+{
+    ftmem__var loss = ftmem__apply(low->tape, FTMEM__OP_MEAN, &rows, 1, 1, 1, FTMEM_FP32);
+    ftmem__save_var(low->tape, loss, rows);
+    return loss;
+}
+
+/* Sums over each row first. Takes over the log-probabilities. */
+static ftmem__var logprob_loss(ftmem__low *low, ftmem__var logps)
 {
     ftmem__tape *tape = low->tape;
-    ftmem__var rows = ftmem__apply(tape, FTMEM__OP_SUM, &logps, 1, low->b, 1, FTMEM_FP32), loss;
-    tape->part = FTMEM__PART_LOSS;
-    loss = ftmem__apply(tape, FTMEM__OP_MEAN, &rows, 1, 1, 1, FTMEM_FP32);
-    ftmem__save_var(tape, loss, rows);
+    ftmem__var rows = ftmem__apply(tape, FTMEM__OP_SUM, &logps, 1, low->b, 1, FTMEM_FP32), loss = logprob_pairs(low, rows);
     ftmem__drop(tape, rows);
+    ftmem__drop(tape, logps);
+    return loss;
+}
+
+/* trl/kernels/logprob_entropy.py over logits[:, :-1, :]: keeps them and two numbers a token, and also gives the entropy. */
+static ftmem__var logprob_selected(ftmem__low *low, ftmem__var logits)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t n = low->b * (low->shape->s - 1);
+    ftmem__var part = ftmem__apply(tape, FTMEM__OP_SLICE, &logits, 1, n * logits.cols, logits.cols, logits.dtype), y;
+    int16_t entropy = logprob_vector(tape, n, FTMEM_FP32);
+    y = ftmem__apply(tape, FTMEM__OP_SELECTED, &part, 1, n, 1, FTMEM_FP32);
+    ftmem__save_new(tape, y, n, 1, FTMEM_FP32);
+    ftmem__save_new(tape, y, n, 1, FTMEM_FP32);
+    ftmem__release(tape, entropy);
+    ftmem__drop(tape, part);
+    return y;
+}
+
+/* trl/experimental/orpo/orpo_trainer.py, cpo/cpo_trainer.py concatenated_forward: cross-entropy of the chosen rows, where asked for. */
+static ftmem__var logprob_of_logits(ftmem__low *low, ftmem__var logits)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var half, nll, loss, sum;
+    if (ftmem__objective_of(low->shape->job)->whole < 2) return logprob_loss(low, logprob_selected(low, logits));
+    half = ftmem__apply(tape, FTMEM__OP_SLICE, &logits, 1, logits.n / 2, logits.cols, logits.dtype);
+    nll = ftmem__low_shifted_loss(low, half);
+    ftmem__drop(tape, half);
+    loss = logprob_loss(low, logprob_selected(low, logits));
+    sum = ftmem__binary(tape, FTMEM__OP_ADD, loss, nll);
+    ftmem__drop(tape, nll);
+    ftmem__drop(tape, loss);
+    return sum;
+}
+
+ftmem__var ftmem__low_loss_apart(ftmem__low *low, ftmem__var x)
+{
+    ftmem__var scores, loss;
+    low->tape->part = FTMEM__PART_LOSS;
+    if (low->shape->job->loss == FTMEM_LOSS_TILES) return logprob_loss(low, ftmem__keep(low->tape, x));
+    if (ftmem__objective_of(low->shape->job)->loss == FTMEM__LOSS_LOGPS) return logprob_of_logits(low, x);
+    scores = ftmem__low_last_token(low, x);
+    loss = logprob_pairs(low, scores);
+    ftmem__drop(low->tape, scores);
     return loss;
 }

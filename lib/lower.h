@@ -242,9 +242,11 @@ ftmem__var ftmem__low_outputs(ftmem__low *low, ftmem__var logits);              
 ftmem__var ftmem__low_fused_loss(ftmem__low *low, ftmem__var x);                /* head and loss without logits */
 int64_t ftmem__low_split_loss(ftmem__low *low, ftmem__var x, ftmem__var *loss); /* returns bytes of the logits that stay alive */
 ftmem__var ftmem__low_head_matrix(ftmem__low *low);                             /* of words, declared */
+ftmem__var ftmem__low_shifted_loss(ftmem__low *low, ftmem__var logits);         /* cross-entropy as written out by hand */
+ftmem__var ftmem__low_last_token(ftmem__low *low, ftmem__var logits);           /* of each row */
 /* logprob.c */
-ftmem__var ftmem__low_tiles(ftmem__low *low, ftmem__var x); /* log-probabilities of labels, without logits */
-ftmem__var ftmem__low_logprob_loss(ftmem__low *low, ftmem__var logps);
+ftmem__var ftmem__low_tiles(ftmem__low *low, ftmem__var x);      /* log-probabilities of labels, without logits */
+ftmem__var ftmem__low_loss_apart(ftmem__low *low, ftmem__var x); /* the trainer's: of log-probabilities, logits or scores */
 void ftmem__low_chunked_forward(ftmem__low *low, ftmem__var x);
 void ftmem__low_chunked_backward(ftmem__low *low, ftmem__var x);
 

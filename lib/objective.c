@@ -3,29 +3,22 @@
 
 #include "families.h"
 
-/* Source: trl 1.16 trainer/dpo_trainer.py, kto_trainer.py, reward_trainer.py, grpo_trainer.py, rloo_trainer.py (`_compute_loss`,
+#define LOGPS .rows = 1, .loss = FTMEM__LOSS_LOGPS
+#define PAIRS .rows = 2, .loss = FTMEM__LOSS_LOGPS, .no_dropout = true
+
+/* Source: trl 1.16 trainer/dpo_trainer.py, kto_trainer.py, reward_trainer.py, grpo_trainer.py, rloo_trainer.py, experimental/orpo and cpo (`_compute_loss`,
    `_generate_and_score_completions`) and their configs (disable_dropout, beta). */
 static const ftmem__objective objective_rows[FTMEM_OBJECTIVE_END] = {
     [FTMEM_OBJECTIVE_SFT] = { .rows = 1 },
-    [FTMEM_OBJECTIVE_DPO] = { .rows = 2,
-                              .loss = FTMEM__LOSS_LOGPS,
-                              .names = 1,
-                              .outputs = 3,
-                              .no_dropout = true,
-                              .forward = { { FTMEM__AFTER, FTMEM__OF_REFERENCE, 1 } } },
-    [FTMEM_OBJECTIVE_KTO] = { .rows = 1,
-                              .loss = FTMEM__LOSS_LOGPS,
-                              .names = 1,
-                              .outputs = 3,
-                              .no_dropout = true,
+    [FTMEM_OBJECTIVE_DPO] = { PAIRS, .names = 1, .outputs = 3, .forward = { { FTMEM__AFTER, FTMEM__OF_REFERENCE, 1 } } },
+    [FTMEM_OBJECTIVE_KTO] = { LOGPS, .no_dropout = true, .names = 1, .outputs = 3,
                               .forward = { { FTMEM__BEFORE, FTMEM__OF_TRAINED, 1 }, { FTMEM__AFTER, FTMEM__OF_REFERENCE, 2 } } },
     [FTMEM_OBJECTIVE_REWARD] = { .rows = 2, .loss = FTMEM__LOSS_PAIRS, .task = FTMEM_TASK_CLASSIFY, .no_dropout = true },
-    [FTMEM_OBJECTIVE_GRPO] = { .rows = 1,
-                               .loss = FTMEM__LOSS_LOGPS,
-                               .names = 3,
-                               .reference = FTMEM_REFERENCE_NONE,
-                               .forward = { { FTMEM__APART, FTMEM__OF_REFERENCE, 1 } } },
-    [FTMEM_OBJECTIVE_RLOO] = { .rows = 1, .loss = FTMEM__LOSS_LOGPS, .names = 3, .forward = { { FTMEM__APART, FTMEM__OF_REFERENCE, 1 } } },
+    [FTMEM_OBJECTIVE_GRPO] = { LOGPS, .names = 3, .reference = FTMEM_REFERENCE_NONE, .forward = { { FTMEM__APART, FTMEM__OF_REFERENCE, 1 } } },
+    [FTMEM_OBJECTIVE_RLOO] = { LOGPS, .names = 3, .forward = { { FTMEM__APART, FTMEM__OF_TRAINED, 1 }, { FTMEM__APART, FTMEM__OF_REFERENCE, 1 } } },
+    [FTMEM_OBJECTIVE_ORPO] = { PAIRS, .whole = 2, .names = 3 },
+    [FTMEM_OBJECTIVE_CPO] = { PAIRS, .whole = 2, .names = 3 },
+    [FTMEM_OBJECTIVE_SIMPO] = { PAIRS, .whole = 1, .names = 3 },
 };
 
 const ftmem__objective *ftmem__objective_of(const ftmem_job *job)
@@ -39,6 +32,14 @@ static bool objective_has_reference(const ftmem__objective *o)
     for (i = 0; i < FTMEM__MAX_FORWARDS; i++)
         if (o->forward[i].of == FTMEM__OF_REFERENCE && o->forward[i].when != FTMEM__NEVER) return true;
     return false;
+}
+
+/* Versions of TRL: log-probabilities of whole logits in one kernel, and of tiles. */
+enum { OBJECTIVE_KERNEL = 114, OBJECTIVE_TILES = 115 };
+
+static bool objective_before_tiles(const ftmem_job *job)
+{
+    return job->stack == FTMEM_STACK_TRL && job->stack_version && job->stack_version < OBJECTIVE_TILES;
 }
 
 /* trl trainer/dpo_trainer.py: with PEFT there is no second model. */
@@ -61,7 +62,8 @@ void ftmem__objective_fill(ftmem__case *c)
     if (c->job.objective == FTMEM_OBJECTIVE_AUTO) c->job.objective = FTMEM_OBJECTIVE_SFT;
     o = ftmem__objective_of(&c->job);
     if (c->job.objective == FTMEM_OBJECTIVE_SFT) return;
-    if (o->loss == FTMEM__LOSS_LOGPS && c->job.loss == FTMEM_LOSS_AUTO) c->job.loss = FTMEM_LOSS_TILES;
+    if (o->loss == FTMEM__LOSS_LOGPS && c->job.loss == FTMEM_LOSS_AUTO)
+        c->job.loss = o->whole || objective_before_tiles(&c->job) ? FTMEM_LOSS_DROPPED : FTMEM_LOSS_TILES;
     if (c->job.reference == FTMEM_REFERENCE_AUTO) c->job.reference = objective_reference(c, o);
     if (o->task && c->job.task == FTMEM_TASK_AUTO) c->job.task = o->task;
     if (o->loss == FTMEM__LOSS_PAIRS && c->job.classes == 0) c->job.classes = 1;
@@ -133,8 +135,12 @@ ftmem_status ftmem__objective_check(const ftmem__case *c, ftmem_error *error)
     }
     if (c->job.eval_keep_logits == FTMEM_ON)
         return objective_refuse("job.eval_keep_logits", "on", "job.eval_keep_logits is not modelled for this job.objective", error);
-    if (o->loss == FTMEM__LOSS_LOGPS && c->job.loss != FTMEM_LOSS_TILES)
-        return objective_refuse("job.loss", ftmem_enum_name("loss", c->job.loss), "job.loss must be tiles for this job.objective", error);
+    if (c->job.loss != FTMEM_LOSS_DROPPED && (c->job.loss != FTMEM_LOSS_TILES || o->whole || o->loss != FTMEM__LOSS_LOGPS))
+        return objective_refuse("job.loss", ftmem_enum_name("loss", c->job.loss),
+                                "job.loss is none that TRL's trainer of job.objective has: dropped, or tiles of log-probabilities", error);
+    if (o->loss == FTMEM__LOSS_LOGPS && objective_before_tiles(&c->job) && c->job.stack_version < OBJECTIVE_KERNEL)
+        return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.stack_version", c->job.stack_version,
+                               "TRL before 1.14 makes log-probabilities row by row, which is not modelled");
     status = objective_check_model(c, error);
     return status == FTMEM_OK ? objective_check_reference(c, error) : status;
 }

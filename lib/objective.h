@@ -30,6 +30,7 @@ typedef struct ftmem__objective {
     uint8_t loss;      /* FTMEM__LOSS_... */
     uint8_t task;      /* FTMEM_TASK_... that it needs */
     uint8_t reference; /* what FTMEM_REFERENCE_AUTO means: FTMEM_REFERENCE_NONE, or FTMEM_REFERENCE_AUTO where it has one */
+    uint8_t whole;     /* logits exist whole: 1, 2 with the cross-entropy of the first half of the rows */
     uint8_t names;     /* ids, masks or labels, a number a token each, that the trainer's own frame holds beside the batch */
     uint8_t outputs;   /* fp32 numbers a token that the forward has returned, held to the loss */
     bool no_dropout;   /* disable_dropout is the trainer's default */

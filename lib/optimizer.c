@@ -1,5 +1,6 @@
 /* What optimizers keep and need, read off their rows; and the sums over parameters that a step starts from. */
 #include "optimizer.h"
+#include "objective.h"
 #include "step.h"
 
 enum {
@@ -256,6 +257,7 @@ static int64_t optimizer_fed(const ftmem__shape *shape, int64_t rows)
 /* A batch: what the first stack is fed, labels of tokens of the last or of rows. */
 static int64_t optimizer_rows(const ftmem__shape *shape, const ftmem__shape *fed, int64_t rows)
 {
+    if (ftmem__objective_of(shape->job)->loss == FTMEM__LOSS_PAIRS) return optimizer_fed(fed, rows);
     return optimizer_fed(fed, rows) + ftmem__round512(8 * rows * (ftmem__task_by_row(shape->job->task) ? 1 : shape->s - shape->virtual_tokens));
 }
 

@@ -219,20 +219,41 @@ static void step_besides(step_run *run, uint8_t when)
     run->beside = 0;
 }
 
+/* Bytes of logits as the wrapped model returns them, of so many tokens. */
+static int64_t step_logits(const ftmem__shape *shape, int64_t tokens)
+{
+    return ftmem__round512(ftmem__bytes(shape->autocast ? FTMEM_FP32 : shape->dtype, tokens * shape->vocab));
+}
+
+/* Between log-probabilities and loss. trl 1.14 trainer/dpo_trainer.py: where there are logits, those of both models have names until the
+   loss is returned; beside them the logits of half the rows' scored tokens are copied for a mean. */
+static void step_after(step_run *run)
+{
+    const ftmem__shape *shape = &run->walk->shape;
+    const ftmem__objective *o = ftmem__objective_of(shape->job);
+    int64_t rows = run->first == FTMEM_PHASE_EVAL ? shape->eval_b : shape->b,
+            scored = shape->job->completion_sequence ? shape->job->completion_sequence : shape->s - 1;
+    bool logits = shape->job->loss != FTMEM_LOSS_TILES && o->forward[0].when == FTMEM__AFTER, eval = run->first == FTMEM_PHASE_EVAL;
+    ftmem__figure f = { 0, 0, 0 };
+    int64_t names = logits && eval ? step_logits(shape, rows * shape->s) : 0;
+    if (!logits && !eval) names = o->outputs * ftmem__round512(4 * rows * (shape->s - 1));
+    run->level += names;
+    step_besides(run, FTMEM__AFTER);
+    if (logits) f.peak = step_logits(shape, rows / 2 * scored) + (run->step->besides ? step_logits(shape, rows * shape->s) : 0);
+    if (logits) step_moment(run, eval ? FTMEM_PHASE_EVAL : run->first + 1, f, ftmem__walk_head(run->walk), eval ? -1 : FTMEM__PASS_FORWARD, -1);
+    run->level -= names;
+}
+
 /* The trainer's loss: the model's forward has returned, and autocast's context with it. */
 static void step_loss_apart(step_run *run, const ftmem__ends *head, int32_t segment)
 {
-    const ftmem__walk *walk = run->walk;
-    const ftmem__objective *o = ftmem__objective_of(walk->shape.job);
-    int64_t outputs;
-    if (!ftmem__loss_apart(walk->shape.job)) return;
+    if (!ftmem__loss_apart(run->walk->shape.job)) return;
     run->level -= run->cached;
     run->cached = 0;
     step_moment(run, run->first + 1, head->loss, segment, FTMEM__PASS_FORWARD, -1);
-    outputs = o->outputs * ftmem__round512(4 * walk->shape.b * (walk->shape.s - 1));
-    run->level += head->loss.delta + outputs;
-    step_besides(run, FTMEM__AFTER);
-    run->level -= head->loss.delta + outputs;
+    run->level += head->loss.delta;
+    step_after(run);
+    run->level -= head->loss.delta;
 }
 
 /* What the trainer's frame holds beside its batch. */
@@ -394,6 +415,16 @@ static void step_once(step_run *run, int64_t states)
     if (run->walk->shape.job->loss != FTMEM_LOSS_LOOP) run->held = run->leaf = 0;
 }
 
+/* Autocast's copies of weights, which an evaluation's forward lets go of when it returns; the head's went with the head. */
+static int64_t step_eval_cache(const ftmem__walk *walk)
+{
+    int64_t sum = 0;
+    int32_t k;
+    for (k = 0; k < walk->stacks; k++) sum += walk->stack[k].embed.eval_cache_bytes;
+    for (k = 0; k < walk->kinds; k++) sum += walk->kind[k].eval_cache_bytes * walk->kind[k].layers;
+    return sum;
+}
+
 static void step_eval_forward(step_run *run)
 {
     const ftmem__walk *walk = run->walk;
@@ -405,6 +436,7 @@ static void step_eval_forward(step_run *run)
     step_leave(run, ftmem__walk_last(walk), FTMEM__PASS_EVAL);
     run->released = true;
     step_moment(run, FTMEM_PHASE_EVAL, head->pass[FTMEM__PASS_EVAL], ftmem__walk_head(walk), FTMEM__PASS_EVAL, -1);
+    if (ftmem__loss_apart(walk->shape.job)) run->level -= step_eval_cache(walk);
     step_moment(run, FTMEM_PHASE_EVAL, head->eval_loss, ftmem__walk_head(walk), FTMEM__PASS_EVAL, -1);
 }
 
@@ -416,7 +448,6 @@ static void step_eval(step_run *run)
     const ftmem__totals *t = &run->step->totals;
     const ftmem_job *job = walk->shape.job;
     ftmem__figure joined = { 0, 0, 0 };
-    int32_t i;
     int64_t level, logits = 0, tokens = job->eval_batch * walk->shape.s;
     run->first = FTMEM_PHASE_EVAL;
     run->states = true;
@@ -434,7 +465,8 @@ static void step_eval(step_run *run)
     run->leaf = 0;
     step_eval_forward(run);
     run->level = level;
-    for (i = FTMEM__BEFORE; i <= FTMEM__AFTER; i++) step_besides(run, (uint8_t)i);
+    step_besides(run, FTMEM__BEFORE);
+    step_after(run);
 }
 
 static void step_still(step_run *run, int32_t phase, int64_t level)

@@ -672,7 +672,7 @@ static void tape_tiles(ftmem__tape *tape, const ftmem__node *node, int16_t resul
     tape_tile_loop(tape, node, held);
     for (k = 0; k < 2; k++) {
         if (sum[k] < 0) continue;
-        tape->flops += 2.0 * (double)node->out_n * (double)node->in[1].n;
+        if (node->in[2].dtype != FTMEM_FP32) tape->flops += 2.0 * (double)node->out_n * (double)node->in[1].n; /* addmm_ is not in torch's counter */
         result[k] = sum[k];
         if (node->in[k].dtype == FTMEM_FP32) continue;
         result[k] = ftmem__alloc(tape, FTMEM__OP_TILES, node->in[k].n, node->in[k].cols, node->in[k].dtype, tape->birth);

@@ -358,6 +358,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
         kind->born_bytes -= walk_given_bytes(&low);
         kind->flops_forward = tape->flops;
     }
+    if (pass == FTMEM__PASS_EVAL) kind->eval_cache_bytes = walk_cache_only(tape);
     tape->result = out.store;
     walk_mark_made(&low);
     if (pass == FTMEM__PASS_FORWARD && !probe) walk_note_kept(walk, kind);
@@ -642,6 +643,7 @@ static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_
     if (pass == FTMEM__PASS_EVAL) {
         e->eval_released_bytes = f.delta - tape->stores[x.store].bytes;
         e->eval_aliased = walk_aliased(&p, x);
+        e->eval_cache_bytes = walk_cache_only(tape);
         return f;
     }
     for (i = 0; i < p.held_count; i++) ftmem__drop(tape, p.held[i]);
@@ -704,13 +706,12 @@ static bool walk_has_logits(const ftmem_job *job)
 /* The model's forward is over before there is a loss: its names go, and with autocast's context the copies of weights. */
 static ftmem__var walk_head_returns(ftmem__low *low, ftmem__var logits, ftmem__var *normed, ftmem__var *pooled)
 {
-    logits = ftmem__low_outputs(low, logits);
     if (low->has_scaled) ftmem__drop(low->tape, low->scaled);
     ftmem__drop(low->tape, *pooled);
     ftmem__drop(low->tape, *normed);
     normed->store = pooled->store = -1;
     ftmem__cache_clear(low->tape);
-    return logits;
+    return ftmem__low_outputs(low, logits);
 }
 
 /* Everything after the blocks. Three parts: the final norm; the base model returns; the head; the loss. */
