@@ -242,7 +242,9 @@ enum {
     FTMEM_LOSS_FUSED = 5,   /* Liger-like fused linear cross-entropy: logits never exist as a whole */
     FTMEM_LOSS_SPLIT = 6,   /* head, then loss, on loss_chunk_tokens at a time without recomputation: every chunk's log-softmax is kept (torchtune, litgpt) */
     FTMEM_LOSS_TILES = 7,   /* TRL's fused head (1.15 and later): log-probabilities from tiles of 4096 tokens x 32768 words, made again in backward */
-    FTMEM_LOSS_END = 8
+    FTMEM_LOSS_MEAN = 8,    /* logits.mean() of outputs that are held: loops that measure memory */
+    FTMEM_LOSS_SMOOTHED = 9,/* transformers' LabelSmoother (Trainer's label_smoothing_factor) */
+    FTMEM_LOSS_END = 10
 };
 
 /* What is trained for: which forwards a step runs, on which model, and what its loss is. The memory is that of TRL's trainers,

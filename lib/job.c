@@ -458,7 +458,7 @@ static ftmem_status job_check_virtual_tokens(const ftmem__case *c, ftmem_error *
 static ftmem_status job_check_trainable_tokens(const ftmem__case *c, ftmem_error *error)
 {
     int32_t given = c->adapter.trainable_tokens, loss = c->job.loss;
-    bool logits = loss != FTMEM_LOSS_FUSED && loss != FTMEM_LOSS_CHUNKED && loss != FTMEM_LOSS_SPLIT;
+    bool logits = loss < FTMEM_LOSS_CHUNKED || loss > FTMEM_LOSS_TILES;
     if (!given) return FTMEM_OK;
     if (c->adapter.kind > FTMEM_ADAPTER_LORA8) return job_conflict_int("adapter.trainable_tokens", given, ", but adapter.kind is not LoRA", error);
     if (!logits || c->adapter.modules_to_save)
@@ -698,7 +698,7 @@ static ftmem_status job_check_optimizer(const ftmem__case *c, ftmem_error *error
 static ftmem_status job_check_loss(const ftmem__case *c, ftmem_error *error)
 {
     const ftmem_job *job = &c->job;
-    bool chunked = job->loss == FTMEM_LOSS_CHUNKED || job->loss == FTMEM_LOSS_SPLIT, whole = job->loss < FTMEM_LOSS_CHUNKED;
+    bool chunked = job->loss == FTMEM_LOSS_CHUNKED || job->loss == FTMEM_LOSS_SPLIT, whole = ftmem__whole_logits(job);
     if (job->loss_chunk_tokens != 0 && !chunked)
         return job_conflict_int("job.loss_chunk_tokens", job->loss_chunk_tokens, ", but job.loss is neither chunked nor split", error);
     if (!ftmem__task_of_vocab(job->task) && !whole)

@@ -159,10 +159,51 @@ static ftmem__var logprob_of_logits(ftmem__low *low, ftmem__var logits)
     return sum;
 }
 
+/* Takes over x. */
+static ftmem__var logprob_mean(ftmem__low *low, ftmem__var x)
+{
+    ftmem__var y = ftmem__apply(low->tape, FTMEM__OP_SUM, &x, 1, 1, 1, x.dtype);
+    ftmem__drop(low->tape, x);
+    return y;
+}
+
+/* The two sums of LabelSmoother over -log_softmax: of labels alone, and of all words, in fp32. The second one's backward comes first: of fp32
+   operands its gradient is a view, and the two are added into a tensor that is new when the first has gone; else it is cast to 16 bit. */
+static void logprob_sums(ftmem__low *low, ftmem__var minus, ftmem__var sums[2])
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var places = logprob_owned(tape, minus.n / minus.cols, FTMEM_INT64, FTMEM__OP_TABLE);
+    bool wide = minus.dtype == FTMEM_FP32;
+    if (wide) sums[1] = ftmem__apply(tape, FTMEM__OP_MEAN, &minus, 1, places.n, 1, FTMEM_FP32);
+    sums[0] = ftmem__apply(tape, FTMEM__OP_GATHER, &minus, 1, places.n, 1, minus.dtype);
+    ftmem__save_var(tape, sums[0], places);
+    if (!wide) sums[1] = ftmem__apply(tape, FTMEM__OP_MEAN, &minus, 1, places.n, 1, FTMEM_FP32);
+    ftmem__drop(tape, places);
+}
+
+/* transformers/trainer_pt_utils.py LabelSmoother */
+static ftmem__var logprob_smoothed(ftmem__low *low, ftmem__var logits)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var shifted = ftmem__low_shifted(low, logits), log = ftmem__unary(tape, FTMEM__OP_LOG_SOFTMAX, shifted),
+               minus = ftmem__unary(tape, FTMEM__OP_NEG, log);
+    ftmem__var sums[2], loss;
+    ftmem__drop(tape, log);
+    logprob_sums(low, minus, sums);
+    loss = ftmem__binary(tape, FTMEM__OP_ADD, sums[0], sums[1]);
+    ftmem__drop(tape, sums[1]);
+    ftmem__drop(tape, sums[0]);
+    ftmem__drop(tape, minus);
+    ftmem__drop(tape, shifted);
+    return logprob_mean(low, loss);
+}
+
 ftmem__var ftmem__low_loss_apart(ftmem__low *low, ftmem__var x)
 {
     ftmem__var scores, loss;
     low->tape->part = FTMEM__PART_LOSS;
+    if (low->shape->job->loss == FTMEM_LOSS_MEAN) return ftmem__apply(low->tape, FTMEM__OP_MEAN, &x, 1, 1, 1, x.dtype);
+    if (low->shape->job->loss == FTMEM_LOSS_SMOOTHED) return logprob_smoothed(low, x);
     if (low->shape->job->loss == FTMEM_LOSS_TILES) return logprob_loss(low, ftmem__keep(low->tape, x));
     if (ftmem__objective_of(low->shape->job)->loss == FTMEM__LOSS_LOGPS) return logprob_of_logits(low, x);
     scores = ftmem__low_last_token(low, x);

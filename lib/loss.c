@@ -142,7 +142,7 @@ static ftmem__var loss_widened(ftmem__low *low, ftmem__var logits)
 }
 
 /* logits[..., :-1, :].contiguous(): a copy, unless there is one row. */
-static ftmem__var loss_all_but_last(ftmem__low *low, ftmem__var x)
+ftmem__var ftmem__low_shifted(ftmem__low *low, ftmem__var x)
 {
     ftmem__tape *tape = low->tape;
     ftmem__var part = ftmem__apply(tape, FTMEM__OP_SLICE, &x, 1, x.n / low->shape->s * (low->shape->s - 1), x.cols, x.dtype), copy;
@@ -157,7 +157,7 @@ static ftmem__var loss_causal_shifted(ftmem__low *low, ftmem__var logits)
 {
     ftmem__tape *tape = low->tape;
     bool own = low->shape->family->loss_own_dtype || low->shape->family->loss_own_dtype_v4;
-    ftmem__var wide = ftmem__cast(tape, logits, own ? logits.dtype : FTMEM_FP32), shifted = loss_all_but_last(low, wide), loss;
+    ftmem__var wide = ftmem__cast(tape, logits, own ? logits.dtype : FTMEM_FP32), shifted = ftmem__low_shifted(low, wide), loss;
     ftmem__var labels = ftmem__constant(low->tokens, 1, FTMEM_INT64);
     labels.store = ftmem__alloc(tape, FTMEM__OP_TABLE, low->tokens - low->b, 0, FTMEM_INT64, tape->birth);
     loss = loss_cross_entropy(low, shifted);
@@ -172,7 +172,7 @@ static ftmem__var loss_causal_shifted(ftmem__low *low, ftmem__var logits)
 ftmem__var ftmem__low_shifted_loss(ftmem__low *low, ftmem__var logits)
 {
     ftmem__tape *tape = low->tape;
-    ftmem__var shifted = loss_all_but_last(low, logits), labels, log, loss;
+    ftmem__var shifted = ftmem__low_shifted(low, logits), labels, log, loss;
     labels = ftmem__constant(shifted.n / shifted.cols, 1, FTMEM_INT64);
     labels.store = ftmem__alloc(tape, FTMEM__OP_TABLE, labels.n, 0, FTMEM_INT64, tape->birth);
     log = ftmem__unary(tape, FTMEM__OP_LOG_SOFTMAX, shifted);

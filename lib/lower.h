@@ -162,10 +162,16 @@ typedef struct ftmem__prologue {
     bool has_tables;
 } ftmem__prologue;
 
+/* Logits exist as a whole. */
+static inline bool ftmem__whole_logits(const ftmem_job *job)
+{
+    return job->loss < FTMEM_LOSS_CHUNKED || job->loss > FTMEM_LOSS_TILES;
+}
+
 /* The loop holds what the model returns to the end of the step. */
 static inline bool ftmem__holds_outputs(const ftmem_job *job)
 {
-    return job->loss == FTMEM_LOSS_HELD || job->loss == FTMEM_LOSS_LOOP;
+    return job->loss == FTMEM_LOSS_HELD || job->loss == FTMEM_LOSS_LOOP || job->loss == FTMEM_LOSS_MEAN;
 }
 
 int32_t ftmem__shape_pixels(const ftmem__shape *shape);                                           /* dtype of the pixels of the batch */
@@ -271,6 +277,7 @@ int64_t ftmem__low_split_loss(ftmem__low *low, ftmem__var x, ftmem__var *loss); 
 ftmem__var ftmem__low_head_matrix(ftmem__low *low);                             /* of words, declared */
 ftmem__var ftmem__low_shifted_loss(ftmem__low *low, ftmem__var logits);         /* cross-entropy as written out by hand */
 ftmem__var ftmem__low_last_token(ftmem__low *low, ftmem__var logits);           /* of each row */
+ftmem__var ftmem__low_shifted(ftmem__low *low, ftmem__var logits);              /* logits[..., :-1, :].contiguous() */
 /* logprob.c */
 ftmem__var ftmem__low_tiles(ftmem__low *low, ftmem__var x);      /* log-probabilities of labels, without logits */
 ftmem__var ftmem__low_loss_apart(ftmem__low *low, ftmem__var x); /* the trainer's: of log-probabilities, logits or scores */

@@ -47,7 +47,7 @@ void ftmem__objective_case(const ftmem__case *c, const ftmem__forward *forward, 
 /* The loss is computed by the trainer, when the model's forward has returned. */
 static inline bool ftmem__loss_apart(const ftmem_job *job)
 {
-    return job->loss == FTMEM_LOSS_TILES || job->objective > FTMEM_OBJECTIVE_SFT;
+    return job->loss >= FTMEM_LOSS_TILES || job->objective > FTMEM_OBJECTIVE_SFT;
 }
 
 #endif

@@ -799,11 +799,6 @@ static void walk_words(ftmem__walk *walk)
 
 /* ------------------------------------------------------------------------------------------------ head and loss */
 
-static bool walk_has_logits(const ftmem_job *job)
-{
-    return job->loss < FTMEM_LOSS_CHUNKED;
-}
-
 /* The model's forward is over before there is a loss: its names go, and with autocast's context the copies of weights. */
 static ftmem__var walk_head_returns(ftmem__low *low, ftmem__var logits, ftmem__var *normed, ftmem__var *pooled)
 {
@@ -828,7 +823,7 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
     ftmem__drop(tape, x);
     if (ends && low->training) ends->norm_peak = tape->peak - base;
     logits.store = -1;
-    if (walk_has_logits(job)) logits = ftmem__low_logits(low, pooled);
+    if (ftmem__whole_logits(job)) logits = ftmem__low_logits(low, pooled);
     if (job->loss == FTMEM_LOSS_TILES) logits = ftmem__low_tiles(low, pooled);
     if (ftmem__loss_apart(job)) logits = walk_head_returns(low, logits, normed, &pooled);
     if (ends) {

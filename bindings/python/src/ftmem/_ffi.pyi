@@ -237,6 +237,8 @@ class _Lib:
     FTMEM_LOSS_FUSED: Final[int]
     FTMEM_LOSS_SPLIT: Final[int]
     FTMEM_LOSS_TILES: Final[int]
+    FTMEM_LOSS_MEAN: Final[int]
+    FTMEM_LOSS_SMOOTHED: Final[int]
     FTMEM_LOSS_END: Final[int]
     FTMEM_OBJECTIVE_AUTO: Final[int]
     FTMEM_OBJECTIVE_SFT: Final[int]
