@@ -1,8 +1,8 @@
 /* Blocks and what stands around them: the family's steps, executed. */
 #include "method.h"
 
-static const char *const program_parts[] = { "embedding", "norm",      "attention", "mlp",          "residual",   "head",
-                                             "loss",      "optimizer", "batch",     "vision tower", "state space" };
+static const char *const program_parts[] = { "embedding", "norm",      "attention", "mlp",          "residual",    "head",
+                                             "loss",      "optimizer", "batch",     "vision tower", "state space", "reference model" };
 
 const char *ftmem__part_name(int32_t part)
 {
