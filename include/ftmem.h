@@ -107,7 +107,8 @@ enum {
     FTMEM_CLIP_VISION_MODEL = 51, FTMEM_SIGLIP_VISION_MODEL = 52, FTMEM_PIXTRAL = 53, FTMEM_QWEN2_5_VL_VISION = 54, FTMEM_QWEN3_VL_VISION = 55,
     /* latent attention with dense MLPs; sinks; code outside transformers */
     FTMEM_MINICPM3 = 56, FTMEM_MIMO_V2_FLASH = 57, FTMEM_DEEPSEEK = 58,
-    FTMEM_FAMILY_END = 59
+    FTMEM_GEMMA4 = 59, FTMEM_GEMMA4_VISION = 60, FTMEM_GEMMA4_AUDIO = 61, /* the latter two: its towers */
+    FTMEM_FAMILY_END = 62
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
@@ -116,7 +117,7 @@ enum { FTMEM_ACT_AUTO = 0, FTMEM_SILU = 1, FTMEM_GELU = 2, FTMEM_GELU_TANH = 3, 
 /* Vision towers with what leads from them to the text model, named by the vision-language model's model_type. */
 enum {
     FTMEM_TOWER_NONE = 0, FTMEM_TOWER_LLAVA = 1, FTMEM_TOWER_GEMMA3 = 2, FTMEM_TOWER_MISTRAL3 = 3, FTMEM_TOWER_QWEN2_5_VL = 4,
-    FTMEM_TOWER_QWEN3_VL = 5, FTMEM_TOWER_END = 6
+    FTMEM_TOWER_QWEN3_VL = 5, FTMEM_TOWER_GEMMA4 = 6, FTMEM_TOWER_END = 7
 };
 
 /* What is trained: an adapter by PEFT's method. The base may be stored in any format (ftmem_adapter.quant). */
@@ -250,10 +251,12 @@ enum {
     FTMEM_ROLE_INDEX_Q = 21, FTMEM_ROLE_INDEX_K = 22, FTMEM_ROLE_INDEX_WEIGHTS = 23,
     FTMEM_ROLE_POOL = 24,  /* a linear between the blocks and the head: BERT's pooler, the transform before a masked LM's decoder */
     FTMEM_ROLE_WIDEN = 25, /* from the width of the token embedding to that of the blocks (ALBERT) */
-    FTMEM_ROLE_TOWER = 26, /* linears of a vision tower and its projector that have no name of the text model's */
-    FTMEM_ROLE_END = 27
+    FTMEM_ROLE_TOWER = 26, /* linears of a vision or audio tower and its projector that have no name of the text model's */
+    /* of per-layer embeddings (Gemma 4): the projection of all layers' inputs, and each block's gate and output */
+    FTMEM_ROLE_LAYER_INPUT = 27, FTMEM_ROLE_LAYER_GATE = 28, FTMEM_ROLE_LAYER_OUT = 29,
+    FTMEM_ROLE_END = 30
 };
-#define FTMEM_ROLES_ALL_LINEAR 0x7ffe1ffu /* every linear but the head: PEFT's "all-linear" */
+#define FTMEM_ROLES_ALL_LINEAR 0x3fffe1ffu /* every linear but the head: PEFT's "all-linear" */
 
 /* Parts for ftmem_job.freeze; a set is an OR. */
 enum { FTMEM_PART_EMBED = 1, FTMEM_PART_HEAD = 2, FTMEM_PART_FIRST_LAYERS = 4, FTMEM_PART_LAST_LAYERS = 8, FTMEM_PART_ALL_BUT = 16, FTMEM_PART_TOWER = 32, FTMEM_PART_BIASES = 64 };
@@ -379,6 +382,24 @@ typedef struct ftmem_model {
     int64_t temporal_patch;   /* frames of a patch; 0: 1 */
     int32_t tower;            /* FTMEM_TOWER_...: a vision-language model, of which this is the text model; 0: none */
     int32_t mean_pooling;     /* switch: a classifier reads the mean of all tokens instead of the first one; AUTO: off */
+    int64_t full_head_dim;    /* of blocks of full attention where window blocks have head_dim (Gemma 4); 0: head_dim */
+    int64_t full_kv_heads;    /* likewise; 0: kv_heads */
+    int64_t shared_kv_layers; /* so many last blocks take keys and values of the last block before them of their kind; 0: none */
+    int64_t shared_kv_ffn;    /* width of their MLP; 0: ffn */
+    int64_t layer_input;      /* width of the embedding that each block is given beside the stream; 0: none */
+    int64_t layer_input_vocab;/* rows of its table; 0: vocab */
+    int64_t tower_head_dim;   /* width of a head of the vision tower, where they are normalised one by one (Gemma 4) */
+    int64_t audio_layers;     /* blocks of an audio tower (Gemma 4); 0: none */
+    int64_t audio_hidden;     /* width of its stream; required with it */
+    int64_t audio_heads;      /* required with it */
+    int64_t audio_kernel;     /* of its convolution over time; required with it */
+    int64_t audio_channels;   /* of its first convolution; required with it */
+    int64_t audio_channels_last; /* of its second one; required with it */
+    int64_t audio_out;        /* width of its result; required with it */
+    int32_t full_values_from_keys; /* switch: blocks of full attention have no projection of values (Gemma 4's k=v); AUTO: off */
+    int32_t tower_clipped;    /* switch: linears of the vision tower have bounds as buffers; AUTO: off */
+    int32_t tower_standardized; /* switch: its result is shifted and scaled by buffers; AUTO: off */
+    int32_t audio_clipped;    /* switch: linears of the audio tower have bounds as buffers; AUTO: off */
 } ftmem_model;
 
 /* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do

@@ -50,10 +50,13 @@ enum {
     FTMEM__DROPOUT_ADD,           /* cur = residual + dropout(cur); cur has a name until then */
     FTMEM__DROPOUT_ADD_BRANCH,    /* cur = residual + dropout(branch); cur and branch have names until then */
     FTMEM__CLAMP,                 /* cur = clamp(cur), in fp16 */
-    FTMEM__ADD_NAMED              /* cur = residual + cur; residual keeps its name until it is bound anew */
+    FTMEM__ADD_NAMED,             /* cur = residual + cur; residual keeps its name until it is bound anew */
+    FTMEM__EXPERTS_BESIDE,        /* cur = norm(cur) + norm(experts(norm(residual))), in blocks with experts (modeling_gemma4.py) */
+    FTMEM__LAYER_INPUT,           /* cur = norm(out(act(gate(cur)) x the layer's input)), where the model has one, and the residual is added */
+    FTMEM__SCALE_IN_PLACE         /* cur *= a buffer */
 };
 
-enum { FTMEM__RMS, FTMEM__RMS_PLUS_ONE, FTMEM__RMS_FP32_WEIGHT, FTMEM__LAYER, FTMEM__LAYER_NO_PARAMETERS, FTMEM__LAYER_FP32, FTMEM__RMS_T5 }; /* norm kinds */
+enum { FTMEM__RMS, FTMEM__RMS_PLUS_ONE, FTMEM__RMS_FP32_WEIGHT, FTMEM__LAYER, FTMEM__LAYER_NO_PARAMETERS, FTMEM__LAYER_FP32, FTMEM__RMS_T5, FTMEM__RMS_POW }; /* norm kinds */
 enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI, FTMEM__RELATIVE };                                                 /* positions */
 enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN, FTMEM__GATED_T5, FTMEM__PLAIN_NAMED };                                                 /* MLP kinds */
 /* FUSED: split in one; SLICED: three slices of one projection; HEADS: each head's three parts, split in one; SELECTED: each
@@ -70,7 +73,7 @@ enum {
 /* Rotation: the whole head; a slice of it, joined with the rest in apply_rotary_pos_emb, or in the attention's own frame; PAIRS: the
    latter over neighbours, before heads come first, with tables widened in each call. */
 /* Latent attention rotates pairs as complex numbers (modeling_deepseek_v2.py), or pairs taken apart (modeling_deepseek_v3.py). */
-enum { FTMEM__TURN_WHOLE, FTMEM__TURN_JOINED, FTMEM__TURN_APART, FTMEM__TURN_PAIRS, FTMEM__TURN_JOINED_LATE, FTMEM__TURN_COMPLEX, FTMEM__TURN_INTERLEAVED };
+enum { FTMEM__TURN_WHOLE, FTMEM__TURN_JOINED, FTMEM__TURN_APART, FTMEM__TURN_PAIRS, FTMEM__TURN_JOINED_LATE, FTMEM__TURN_COMPLEX, FTMEM__TURN_INTERLEAVED, FTMEM__TURN_BEFORE }; /* BEFORE: whole heads, before they come first */
 enum {
     FTMEM__TABLES_CAST,
     FTMEM__TABLES_FP32,
@@ -87,6 +90,7 @@ enum {
     FTMEM__ROUTER_SOFTMAX,
     FTMEM__ROUTER_SOFTMAX_CAST,
     FTMEM__ROUTER_SOFTMAX_SCALED,
+    FTMEM__ROUTER_SOFTMAX_NORMED, /* of a norm of the stream; the weights times a parameter (modeling_gemma4.py Gemma4TextRouter) */
     FTMEM__ROUTER_SIGMOID,
     FTMEM__ROUTER_SIGMOID_GROUPED
 };
@@ -104,6 +108,8 @@ static inline bool ftmem__is_linear(int32_t role) /* a matrix of a block that Lo
 enum { FTMEM__LAYER_FULL, FTMEM__LAYER_SLIDING, FTMEM__LAYER_NO_ROTATION, FTMEM__LAYER_SHARED_INDEX, FTMEM__LAYER_KINDS };
 /* Beside them, where blocks hand on which keys they have chosen (ftmem__shape_layer_kind): the block before has just chosen,
    or has handed on itself what it was given. */
+/* Likewise, where last blocks take keys and values of earlier ones: the block whose they are, and one that takes them. */
+enum { FTMEM__LAYER_STORES = 4, FTMEM__LAYER_REUSES = 8 };
 enum { FTMEM__LAYER_HANDED_NEW = 4, FTMEM__LAYER_HANDED_OLD = 8, FTMEM__LAYER_HANDED = 12 };
 enum { FTMEM__MLP_DENSE, FTMEM__MLP_EXPERTS, FTMEM__MLP_KINDS };
 static inline uint8_t ftmem__layer_attention(uint8_t kind)
@@ -179,6 +185,7 @@ typedef struct ftmem__family {
     bool keeps_cache;             /* keys and values go through a cache in training too: model.config.use_cache does not reach the
                                             decoder's own config (modeling_t5.py T5Stack) */
     bool loss_own_dtype;          /* CrossEntropyLoss of the logits as they are, in the model's own forward (modeling_t5.py, modeling_bert.py) */
+    bool by_kind;              /* full blocks have heads of their own, and blocks with keys of others an MLP of their own (modeling_gemma4.py) */
     bool down_never_quantized;    /* _keep_in_fp32_modules has the down projection (modeling_t5.py) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */

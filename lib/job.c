@@ -103,8 +103,13 @@ static ftmem_status job_check_supported(const ftmem__case *c, ftmem_error *error
 /* PEFT counts the tower's blocks by the same numbers as the text model's. */
 static ftmem_status job_check_tower(const ftmem__case *c, ftmem_error *error)
 {
-    if (c->model.tower == 0) return FTMEM_OK;
-    if (c->model.tower_hidden == 0 || c->model.tower_ffn == 0 || c->model.tower_layers == 0 || c->model.patch_size == 0)
+    const ftmem_model *m = &c->model;
+    bool none = m->tower == FTMEM_TOWER_GEMMA4 && m->tower_layers == 0; /* the class comes without one */
+    if (m->audio_layers > 0 && (m->audio_hidden == 0 || m->audio_heads == 0 || m->audio_kernel == 0 || m->audio_channels == 0 || m->audio_channels_last == 0 || m->audio_out == 0))
+        return ftmem__fail(error, FTMEM_E_MISSING, "model.audio_hidden", "0",
+                           "model.audio_layers is given, but not the tower's dimensions: audio_hidden, _heads, _kernel, _channels, _channels_last and _out are required");
+    if (m->tower == 0) return FTMEM_OK;
+    if (!none && (m->tower_hidden == 0 || m->tower_ffn == 0 || m->tower_layers == 0 || m->patch_size == 0))
         return ftmem__fail(error, FTMEM_E_MISSING, "model.tower_hidden", "0",
                            "model.tower is given, but not its dimensions: tower_hidden, tower_ffn, tower_layers and patch_size are required");
     if (c->adapter.layers_first == 0 && c->adapter.layers_last == 0) return FTMEM_OK;

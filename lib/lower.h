@@ -97,6 +97,11 @@ enum {
     FTMEM__SIDE_SOURCE,     /* what the stack before this one has made: keys and values of cross-attention */
     FTMEM__SIDE_BIAS,       /* position bias of self-attention, which the first block computes (modeling_t5.py T5Stack) */
     FTMEM__SIDE_CROSS_BIAS, /* and of cross-attention */
+    FTMEM__SIDE_LAYERS,     /* inputs of all layers beside the stream (modeling_gemma4.py project_per_layer_inputs) */
+    FTMEM__SIDE_KEYS,       /* keys and values that last blocks take, of full attention and of windows */
+    FTMEM__SIDE_VALUES,
+    FTMEM__SIDE_WINDOW_KEYS,
+    FTMEM__SIDE_WINDOW_VALUES,
     FTMEM__SIDES
 };
 
@@ -113,6 +118,7 @@ typedef struct ftmem__low {
     bool adapted;           /* this block has adapters */
     bool first;             /* the first block, where it is another one */
     bool unquantized;       /* bitsandbytes is told to leave this part alone */
+    bool stores, reuses;    /* keys and values: for later blocks, and of an earlier one */
     uint8_t kind;           /* of the block: FTMEM__LAYER_... */
     uint8_t mlp;            /* FTMEM__MLP_... */
     const ftmem__var *join; /* residual that attention or MLP add in their own forward, or NULL */
@@ -121,6 +127,9 @@ typedef struct ftmem__low {
     const ftmem__var *bias; /* of positions, which it adds to its scores, or NULL */
     uint8_t given, made;    /* sides that are there already, and those that this segment has made */
     ftmem__var *side;       /* FTMEM__SIDES of them, which the walk owns */
+    bool replaces;          /* what earlier ones hold: keys and values of the first forward, in `stored` */
+    ftmem__var stored[4];
+    ftmem__var layer;       /* the block's part of FTMEM__SIDE_LAYERS */
     bool has_weights, has_scaled;
     bool has_choice, holds_choice; /* holds: it lives beyond the block */
     ftmem__var choice;             /* the keys that the block's indexer has chosen: returned beside the stream */
@@ -134,6 +143,7 @@ static inline int64_t ftmem__low_kv_heads(const ftmem__low *low)
     return low->shape->kv_heads * (low->shape->family->sliding_kv_twice && low->kind == FTMEM__LAYER_SLIDING ? 2 : 1);
 }
 
+void ftmem__shape_by_kind(ftmem__shape *shape, uint8_t kind); /* the widths of a block of this kind, where they are its own */
 uint8_t ftmem__shape_layer_kind(const ftmem__shape *shape, int64_t layer); /* ftmem__low.kind of a block */
 /* Whether a bias is, of a module that is trained or not. */
 bool ftmem__shape_bias_trained(const ftmem__shape *shape, bool module);
@@ -143,7 +153,7 @@ bool ftmem__shape_layer_adapted(const ftmem__shape *shape, int64_t layer);
 
 /* What the base model's frame holds beside the stream while its blocks run. */
 typedef struct ftmem__prologue {
-    ftmem__var held[4];   /* the embedding and what was added to it: until the base model returns */
+    ftmem__var held[10];  /* the embedding and what was added to it: until the base model returns */
     ftmem__var masks[4];  /* masks and other arguments of blocks: likewise; to the end of backward when blocks are checkpointed */
     ftmem__var tables[2]; /* cos and sin: kept by the rotations to the end of backward */
     int32_t held_count, mask_count;
@@ -191,6 +201,7 @@ bool ftmem__low_fused_mlp(ftmem__low *low, ftmem__var x, int64_t f, ftmem__var *
 ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width);       /* the family's norm over the last `width` */
 ftmem__var ftmem__low_layer_norm(ftmem__low *low, ftmem__var x, int64_t width); /* LayerNorm with a bias, whatever the family's is */
 ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x);
+ftmem__var ftmem__low_norm_unweighted(ftmem__low *low, ftmem__var x, int64_t width); /* over each `width` of it; x stays the caller's */
 /* attention.c */
 ftmem__var ftmem__low_turn(ftmem__low *low, ftmem__var x);                                                  /* (x * cos) + (rotate_half(x) * sin) */
 void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, int32_t *count);              /* locals: what the caller's frame keeps beside */
@@ -203,6 +214,11 @@ ftmem__var ftmem__low_turn_pairs(ftmem__low *low, ftmem__var x);                
 /* indexer.c */
 ftmem__var ftmem__low_choice(ftmem__low *low); /* a tensor like the one that an indexer makes; store -1 where nothing is handed on */
 void ftmem__low_indexer(ftmem__low *low, ftmem__var x, ftmem__var latent, ftmem__var *locals, int32_t *count); /* where the model has one */
+/* layer_input.c */
+ftmem__var ftmem__low_layer_inputs(ftmem__low *low, ftmem__var x, const ftmem__var *ids); /* makes FTMEM__SIDE_LAYERS of the token embedding; returns what it looked up */
+ftmem__var ftmem__low_layer_input(ftmem__low *low);                /* this block's part of it, a view */
+/* shared_kv.c */
+void ftmem__low_shared_kv(ftmem__low *low, ftmem__var x, ftmem__var qkv[3]); /* rotated queries, keys and values, which may be another block's */
 /* mlp.c */
 ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x);
 ftmem__var ftmem__low_up(ftmem__low *low, ftmem__var x);                               /* act(up(x)): takes over x */
@@ -214,6 +230,8 @@ ftmem__var ftmem__low_softcap(ftmem__low *low, ftmem__var x);                   
 ftmem__var ftmem__low_dropout_add(ftmem__low *low, ftmem__var x, ftmem__var residual); /* both stay the caller's */
 /* experts.c */
 ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x);
+/* norm(experts(norm(x))); x stays the caller's. names: what lives until the block returns. */
+ftmem__var ftmem__low_experts_beside(ftmem__low *low, ftmem__var x, ftmem__var names[3]);
 /* program.c: the three kinds of segment */
 ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *prologue); /* returns the stream */
 ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x);              /* x stays the caller's */
@@ -221,6 +239,7 @@ ftmem__var ftmem__low_final_norm(ftmem__low *low, ftmem__var x);         /* what
 ftmem__var ftmem__low_words(ftmem__low *low);                            /* the token embedding, looked up, a leaf where input gradients are enabled */
 ftmem__var ftmem__low_lookup(ftmem__low *low, ftmem__var w, int64_t tokens);
 void ftmem__low_input_leaf(ftmem__low *low, ftmem__var *x); /* enable_input_require_grads */
+void ftmem__low_view(ftmem__low *low, int32_t i, ftmem__var *x); /* heads of queries, keys or values (0, 1, 2): a gradient laid out by heads is copied */
 /* encoder.c */
 ftmem__var ftmem__low_embed_normed(ftmem__low *low);
 ftmem__var ftmem__low_embed_segments(ftmem__low *low);
@@ -228,7 +247,7 @@ ftmem__var ftmem__low_widen(ftmem__low *low, ftmem__var x); /* the token embeddi
 ftmem__var ftmem__low_embed_patches(ftmem__low *low);
 /* tower.c */
 void ftmem__low_tower(ftmem__low *low); /* declares the parameters of a vision tower */
-int64_t ftmem__tower_buffer_bytes(const ftmem_model *model);
+int64_t ftmem__tower_buffer_bytes(const ftmem_model *model, int32_t dtype);
 /* head.c */
 ftmem__var ftmem__low_pool(ftmem__low *low, ftmem__var x);          /* the base model's part; x stays the caller's */
 ftmem__var ftmem__low_before_logits(ftmem__low *low, ftmem__var x); /* the head's part before its last linear; likewise */

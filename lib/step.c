@@ -87,7 +87,7 @@ static void step_blocks_forward(step_run *run, int32_t phase, int32_t pass, cons
     for (i = 0; i < layers; i = last + 1) {
         for (last = i; last > 0 && last + 1 < layers && stack->of_layer[last + 1] == stack->of_layer[i];) last++; /* the first block by itself */
         step_blocks(run, phase, pass, stack, i, last);
-        if (i == 0) step_sides_made(run, stack, kind, pass);
+        step_sides_made(run, stack, &run->walk->kind[stack->of_layer[i]], pass);
         if (i > 0 || !aliased || (kind->in_kept && pass == FTMEM__PASS_FORWARD)) continue;
         run->frame = step_stream_bytes(stack->shape, kind->in_dtype, pass);
         run->level += run->frame;
@@ -119,6 +119,7 @@ static void step_stack_forward(step_run *run, int32_t phase, int32_t pass, int32
     const ftmem__stack *stack = &run->walk->stack[index];
     run->stack = index;
     step_pass(run, phase, stack->embed.pass[pass], ftmem__segment_embed(index), pass, -1);
+    if (stack->side[FTMEM__SIDE_LAYERS].there) step_side(run, &stack->side[FTMEM__SIDE_LAYERS], pass, 1);
     step_blocks_forward(run, phase, pass, stack);
     if (index == run->walk->stacks - 1) return;
     step_pass(run, phase, stack->end.pass[pass], ftmem__segment_end(index), pass, -1);
@@ -246,9 +247,9 @@ static void step_sides_read(step_run *run, const ftmem__stack *stack, const ftme
     int32_t k;
     for (k = 0; k < FTMEM__SIDES; k++) {
         const ftmem__side *side = &stack->side[k];
-        bool own = k == FTMEM__SIDE_SOURCE ? kind->freed >> k & 1 : side->own;
-        if (!kind->first || !side->kept || side->leaf || (k == FTMEM__SIDE_SOURCE && held)) continue;
-        if (own) run->sides -= side->bytes[0];
+        bool bound = k >= FTMEM__SIDE_KEYS && run->walk->shape.job->recompute != FTMEM_RECOMPUTE_NONE, maker = kind->made >> k & 1, last = maker || (kind->first && kind->given >> k & 1);
+        if (!last || bound || !side->kept || side->leaf || (k == FTMEM__SIDE_SOURCE && held)) continue;
+        if (maker ? side->own : kind->freed >> k & 1) run->sides -= side->bytes[0];
         else step_side(run, side, FTMEM__PASS_BACKWARD, -1);
     }
 }
@@ -283,13 +284,23 @@ static int64_t step_arguments(const ftmem__stack *stack)
     return sum;
 }
 
+/* Stored keys and values are an argument that checkpoints hold, to the end of the first block's backward. */
+static void step_unbind(step_run *run, const ftmem__stack *stack)
+{
+    int32_t k;
+    if (run->walk->shape.job->recompute == FTMEM_RECOMPUTE_NONE) return;
+    for (k = FTMEM__SIDE_KEYS; k < FTMEM__SIDES; k++)
+        if (stack->side[k].there) step_side(run, &stack->side[k], FTMEM__PASS_BACKWARD, -1);
+}
+
 static void step_stack_backward(step_run *run, int32_t phase, int32_t pass, int32_t index)
 {
     const ftmem__stack *stack = &run->walk->stack[index];
     step_blocks_backward(run, phase, pass, stack);
     run->level -= step_waiting(run->walk, stack);
     run->level -= step_arguments(stack);
-    if (stack->embed.out_grad) step_pass(run, phase, stack->embed.pass[pass], ftmem__segment_embed(index), pass, -1);
+    step_unbind(run, stack);
+    if (stack->embed.back) step_pass(run, phase, stack->embed.pass[pass], ftmem__segment_embed(index), pass, -1);
 }
 
 static void step_backward(step_run *run)

@@ -16,7 +16,7 @@
 enum { FTMEM__MAX_NODES = 224, FTMEM__MAX_STORES = 224 };
 /* ftmem__var.node besides a node's number; FTMEM__SIDE - k is the segment's k-th side input */
 enum { FTMEM__NO_NODE = -1, FTMEM__LEAF = -2, FTMEM__INPUT = -3, FTMEM__SHARED_LEAF = -4, FTMEM__JOINED_LEAF = -5, FTMEM__SIDE = -6 };
-enum { FTMEM__MAX_SIDES = 3 };
+enum { FTMEM__MAX_SIDES = 8 };
 
 /* Primitive operations: one row each in ops.inc. */
 typedef enum ftmem__op {

@@ -40,6 +40,7 @@ typedef struct ftmem__kind {
     uint8_t kind; /* ftmem__shape_layer_kind */
     uint8_t stack;
     uint8_t given, made; /* sides that it reads and makes */
+    uint8_t fresh;       /* sides that no block after this one reads: their gradient is yet to come */
     uint8_t freed;       /* of those given: this backward is the last reader's, and frees what its graph keeps */
     bool first, last;    /* of a stack whose blocks share sides: the first makes them, the last has no gradient of them yet */
     bool trained, adapted, recomputed, in_grad, out_grad, in_kept;
@@ -50,6 +51,8 @@ typedef struct ftmem__kind {
     int64_t outputs_bytes;                     /* arguments of a checkpoint that live as long as the outputs */
     double flops_forward, flops_backward;
     int64_t layers;                /* how many blocks are of this kind */
+    int32_t like;                  /* the first kind with the same parameters, which are declared there */
+    int64_t alike;                 /* of that: how many blocks have them */
     int32_t kept_from, kept_count; /* in ftmem__walk.kept; count -1: no room */
     ftmem__figure pass[FTMEM__PASS_END];
 } ftmem__kind;
@@ -65,6 +68,7 @@ typedef struct ftmem__ends { /* embedding or end */
     int64_t norm_peak; /* head: while the base model's frame is still there */
     double flops_forward, flops_backward;
     bool out_grad, in_kept;
+    bool back; /* embedding: it has a backward */
     uint8_t out_dtype;
     bool aliased, eval_aliased; /* the stream is the embedding's own tensor, which the frame holds */
 } ftmem__ends;
@@ -87,6 +91,7 @@ typedef struct ftmem__stack {
 
 typedef struct ftmem__walk {
     ftmem__shape shape;   /* of the last stack, which has the head, and of the job */
+    ftmem__shape own;     /* scratch: of the block that is walked, where kinds have shapes of their own */
     ftmem__shape earlier; /* of the stack before it, where there is one */
     ftmem__params params;
     ftmem__kind kind[FTMEM__MAX_KINDS];
