@@ -129,6 +129,7 @@ typedef struct ftmem__low {
     ftmem__var *side;       /* FTMEM__SIDES of them, which the walk owns */
     bool replaces;          /* what earlier ones hold: keys and values of the first forward, in `stored` */
     ftmem__var stored[4];
+    int64_t bound_bytes; /* saved on the way to what it has stored in their place */
     ftmem__var layer;       /* the block's part of FTMEM__SIDE_LAYERS */
     bool has_weights, has_scaled;
     bool has_choice, holds_choice; /* holds: it lives beyond the block */

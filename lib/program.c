@@ -813,6 +813,7 @@ static ftmem__var program_embed_tokens(ftmem__low *low, ftmem__prologue *p)
     if (multimodal) ids = program_multimodal(low, p);
     x = program_words(low, own ? &ids : NULL);
     program_layer_inputs(low, p, x, multimodal ? &ids : NULL);
+    if (multimodal) program_hold(p, ftmem__keep(low->tape, x));
     if (own) program_hold(p, ids); /* the caller's decoder_input_ids, or llm_input_ids */
     if (shape->virtual_tokens) x = ftmem__method_prompt(low, x);
     if (shape->family->embed_norm) {

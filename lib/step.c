@@ -88,7 +88,8 @@ static void step_blocks_forward(step_run *run, int32_t phase, int32_t pass, cons
         for (last = i; last > 0 && last + 1 < layers && stack->of_layer[last + 1] == stack->of_layer[i];) last++; /* the first block by itself */
         step_blocks(run, phase, pass, stack, i, last);
         step_sides_made(run, stack, &run->walk->kind[stack->of_layer[i]], pass);
-        if (i > 0 || !aliased || (kind->in_kept && pass == FTMEM__PASS_FORWARD)) continue;
+        if (i == 0 && pass == FTMEM__PASS_FORWARD && stack->embed.stream_kept && !kind->in_kept) run->level += kind->in_bytes;
+        if (i > 0 || !aliased || ((kind->in_kept || stack->embed.stream_kept) && pass == FTMEM__PASS_FORWARD)) continue;
         run->frame = step_stream_bytes(stack->shape, kind->in_dtype, pass);
         run->level += run->frame;
     }
@@ -291,6 +292,7 @@ static void step_unbind(step_run *run, const ftmem__stack *stack)
     if (run->walk->shape.job->recompute == FTMEM_RECOMPUTE_NONE) return;
     for (k = FTMEM__SIDE_KEYS; k < FTMEM__SIDES; k++)
         if (stack->side[k].there) step_side(run, &stack->side[k], FTMEM__PASS_BACKWARD, -1);
+    for (k = 0; k < run->walk->kinds; k++) run->level -= run->walk->kind[k].bound_bytes;
 }
 
 static void step_stack_backward(step_run *run, int32_t phase, int32_t pass, int32_t index)
@@ -300,6 +302,7 @@ static void step_stack_backward(step_run *run, int32_t phase, int32_t pass, int3
     run->level -= step_waiting(run->walk, stack);
     run->level -= step_arguments(stack);
     step_unbind(run, stack);
+    if (stack->embed.stream_kept && run->walk->kind[stack->of_layer[0]].in_kept) run->level += run->walk->kind[stack->of_layer[0]].in_bytes;
     if (stack->embed.back) step_pass(run, phase, stack->embed.pass[pass], ftmem__segment_embed(index), pass, -1);
 }
 

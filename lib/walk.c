@@ -167,6 +167,15 @@ static bool walk_is_stored(int32_t side)
     return side >= FTMEM__SIDE_KEYS;
 }
 
+static int64_t walk_made_bytes(const ftmem__low *low)
+{
+    int64_t sum = 0;
+    int32_t k;
+    for (k = 0; k < FTMEM__SIDES && low->made; k++)
+        if (low->made >> k & 1) sum += low->tape->stores[low->side[k].store].bytes;
+    return sum;
+}
+
 static void walk_record_side(ftmem__side *side, const ftmem__tape *tape, ftmem__var value, int32_t pass, bool stored)
 {
     int32_t eval = pass == FTMEM__PASS_EVAL;
@@ -216,7 +225,7 @@ static void walk_side_gradients(const ftmem__walk *walk, const ftmem__kind *kind
     for (k = 0; k < FTMEM__SIDES; k++) {
         const ftmem__side *side = &walk->stack[kind->stack].side[k];
         gradient[k] = -1;
-        if (walk_is_stored(k) && !side->there) continue;
+        if (walk_is_stored(k) && low->shape->model->shared_kv_layers == 0) continue; /* nobody takes them */
         if (!((kind->given | kind->made) >> k & 1) || kind->fresh >> k & 1 || !side->grad) continue;
         gradient[k] = ftmem__alloc(tape, FTMEM__OP_GRADIENT, side->n[0], side->cols, side->dtype, FTMEM_CLASS_TEMPORARY);
         if (kind->given >> k & 1 || side->leaf) tape->grad_side[k] = gradient[k];
@@ -462,6 +471,15 @@ static ftmem__figure walk_plain_backward(ftmem__walk *walk, const ftmem__kind *k
     return walk_backward_from(walk, kind, run, probe);
 }
 
+/* torch/utils/checkpoint.py _recomputation_hook: what is stored for later blocks has the graph of the recomputation, which holds
+   what was saved on the way to it. */
+static void walk_hold_stored(ftmem__low *low)
+{
+    int32_t k;
+    for (k = FTMEM__SIDE_KEYS; k < FTMEM__SIDES; k++)
+        if (low->made >> k & 1) low->bound_bytes += ftmem__hold_history(low->tape, low->side[k]);
+}
+
 /* The graph of a checkpointed forward: it is still on the tape, or built again. */
 static ftmem__var walk_ghost(ftmem__walk *walk, ftmem__low *low, ftmem__var x, const walk_run *shadow)
 {
@@ -494,6 +512,7 @@ static void walk_recompute(ftmem__walk *walk, ftmem__low *low, ftmem__var x, con
     tape->birth = FTMEM_CLASS_RECOMPUTED;
     low->made = 0;
     out = ftmem__low_block(low, x);
+    walk_hold_stored(low);
     walk_drop_made(low);
     ftmem__drop(tape, out);
     tape->stopped = false;
@@ -530,7 +549,7 @@ static void walk_recompute_reentrant(ftmem__walk *walk, const ftmem__kind *kind,
     if (sided) walk_reentrant_layers(walk, kind, tape, side[FTMEM__SIDE_LAYERS]);
 }
 
-static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_run *shadow, const walk_probe *probe)
+static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, ftmem__kind *kind, int32_t pass, const walk_run *shadow, const walk_probe *probe)
 {
     ftmem__tape *tape = &walk->tape;
     ftmem__low low = walk_low(walk, kind->stack, kind, pass);
@@ -553,12 +572,13 @@ static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__
     ftmem__drop(tape, x);
     if (walk->shape.job->recompute != FTMEM_RECOMPUTE_REENTRANT) ftmem__drop(tape, handed);
     walk_drop_freed(kind, &low);
+    kind->bound_bytes = low.bound_bytes;
     f = walk_figure(tape, base);
     walk_end(walk, probe);
     return f;
 }
 
-static ftmem__figure walk_block_backward(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_probe *probe)
+static ftmem__figure walk_block_backward(ftmem__walk *walk, ftmem__kind *kind, int32_t pass, const walk_probe *probe)
 {
     return kind->recomputed ? walk_checkpointed_backward(walk, kind, pass, NULL, probe) : walk_plain_backward(walk, kind, pass, probe);
 }
@@ -733,7 +753,7 @@ static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_
     walk_end(walk, probe);
     f = walk_figure(tape, base);
     if (pass == FTMEM__PASS_EVAL) {
-        e->eval_released_bytes = f.delta - tape->stores[x.store].bytes;
+        e->eval_released_bytes = f.delta - tape->stores[x.store].bytes - walk_made_bytes(&low);
         e->eval_aliased = walk_aliased(&p, x);
         return f;
     }
@@ -743,6 +763,7 @@ static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_
     e->cache_bytes = walk_cache_only(tape);
     ftmem__cache_clear(tape);
     if (probe && probe->event == FTMEM__EVENT_RELEASED) probe->capture(probe->context, tape, FTMEM__OP_END);
+    e->stream_kept = low.made && tape->stores[x.store].refs > 1 && x.node >= 0;
     ftmem__drop(tape, x);
     for (i = 0; i < 2 && p.has_tables; i++) ftmem__drop(tape, p.tables[i]);
     walk_drop_made(&low);

@@ -48,6 +48,7 @@ typedef struct ftmem__kind {
     int64_t in_bytes, born_bytes, cache_bytes; /* born: kept by autograd, counted as born in this block */
     int64_t leaf_bytes;                        /* of gradients of parameters that a backward leaves */
     int64_t attribute_bytes;                   /* of those, held by nodes to the end of the whole backward */
+    int64_t bound_bytes;                       /* what its recomputation has left with the keys and values it has stored */
     int64_t outputs_bytes;                     /* arguments of a checkpoint that live as long as the outputs */
     double flops_forward, flops_backward;
     int64_t layers;                /* how many blocks are of this kind */
@@ -68,6 +69,7 @@ typedef struct ftmem__ends { /* embedding or end */
     int64_t norm_peak; /* head: while the base model's frame is still there */
     double flops_forward, flops_backward;
     bool out_grad, in_kept;
+    bool stream_kept; /* embedding: its own graph keeps the stream as well */
     bool back; /* embedding: it has a backward */
     uint8_t out_dtype;
     bool aliased, eval_aliased; /* the stream is the embedding's own tensor, which the frame holds */
