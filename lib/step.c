@@ -257,14 +257,17 @@ static void step_sides_read(step_run *run, const ftmem__stack *stack, const ftme
 
 static void step_blocks_backward(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack)
 {
-    int64_t i, last;
+    int64_t i, last, held = 0;
     for (i = step_layers(stack) - 1; i >= 0; i = last - 1) {
         const ftmem__kind *kind = &run->walk->kind[stack->of_layer[i]];
         if (!kind->out_grad) return;
-        for (last = i; last > 0 && stack->of_layer[last - 1] == stack->of_layer[i];) last--;
+        for (last = i; held == 0 && last > 0 && stack->of_layer[last - 1] == stack->of_layer[i];) last--;
         step_sides_read(run, stack, kind);
         step_blocks(run, phase, pass, stack, i, last);
+        run->level += held; /* a gradient that this block has read and another one still holds */
+        held = kind->leaf_held ? kind->in_bytes : 0;
     }
+    run->level += held;
 }
 
 /* Blocks that are one module: the gradients of the last block's use wait for those of the first, which delivers them

@@ -185,7 +185,7 @@ static void walk_record_side(ftmem__side *side, const ftmem__tape *tape, ftmem__
     if (eval) return;
     side->cols = value.cols;
     side->dtype = value.dtype;
-    side->grad = value.grad || (tape->graphless && !stored); /* torch/utils/checkpoint.py CheckpointFunction: all its results ask for one */
+    side->grad = tape->graphless ? !stored : value.grad; /* torch/utils/checkpoint.py CheckpointFunction: all its results ask for one */
     side->leaf = value.node <= FTMEM__SIDE && !tape->graphless;
 }
 
@@ -546,6 +546,10 @@ static void walk_recompute_reentrant(ftmem__walk *walk, const ftmem__kind *kind,
     ftmem__drop(tape, zeros);
     ftmem__drop(tape, out);
     ftmem__release(tape, g);
+    if (low->replaces) { /* the graph of what it has stored holds its leaf, and that leaf its gradient */
+        ftmem__hold(tape, x.store);
+        low->bound_bytes = 2 * tape->stores[x.store].bytes;
+    }
     if (sided) walk_reentrant_layers(walk, kind, tape, side[FTMEM__SIDE_LAYERS]);
 }
 
@@ -573,6 +577,7 @@ static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, ftmem__kind *
     if (walk->shape.job->recompute != FTMEM_RECOMPUTE_REENTRANT) ftmem__drop(tape, handed);
     walk_drop_freed(kind, &low);
     kind->bound_bytes = low.bound_bytes;
+    kind->leaf_held = low.replaces && walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT;
     f = walk_figure(tape, base);
     walk_end(walk, probe);
     return f;

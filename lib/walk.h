@@ -43,6 +43,7 @@ typedef struct ftmem__kind {
     uint8_t fresh;       /* sides that no block after this one reads: their gradient is yet to come */
     uint8_t freed;       /* of those given: this backward is the last reader's, and frees what its graph keeps */
     bool first, last;    /* of a stack whose blocks share sides: the first makes them, the last has no gradient of them yet */
+    bool leaf_held; /* its input's gradient lives on with what it has stored */
     bool trained, adapted, recomputed, in_grad, out_grad, in_kept;
     uint8_t in_dtype, out_dtype;
     int64_t in_bytes, born_bytes, cache_bytes; /* born: kept by autograd, counted as born in this block */
