@@ -225,7 +225,7 @@ static void attention_repeat(attention_call *call, bool view)
 {
     ftmem__tape *tape = call->low->tape;
     int64_t n = call->q.n;
-    bool one = view || (call->low->b == 1 && call->low->shape->job->attention == FTMEM_EAGER); /* bmm takes one row's as it is */
+    bool one = view || (call->low->b == 1 && call->low->shape->job->attention == FTMEM_EAGER);            /* bmm takes one row's as it is */
     ftmem__op op = ftmem__low_kv_heads(call->low) == 1 && one ? FTMEM__OP_EXPAND_VIEW : FTMEM__OP_EXPAND; /* one head repeats without a copy */
     if (call->groups == 1) return;
     attention_swap(tape, &call->k, ftmem__apply(tape, op, &call->k, 1, n, call->q.cols, call->k.dtype));

@@ -56,9 +56,18 @@ enum {
     FTMEM__SCALE_IN_PLACE         /* cur *= a buffer */
 };
 
-enum { FTMEM__RMS, FTMEM__RMS_PLUS_ONE, FTMEM__RMS_FP32_WEIGHT, FTMEM__LAYER, FTMEM__LAYER_NO_PARAMETERS, FTMEM__LAYER_FP32, FTMEM__RMS_T5, FTMEM__RMS_POW }; /* norm kinds */
-enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI, FTMEM__RELATIVE };                                                 /* positions */
-enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN, FTMEM__GATED_T5, FTMEM__PLAIN_NAMED };                                                 /* MLP kinds */
+enum {
+    FTMEM__RMS,
+    FTMEM__RMS_PLUS_ONE,
+    FTMEM__RMS_FP32_WEIGHT,
+    FTMEM__LAYER,
+    FTMEM__LAYER_NO_PARAMETERS,
+    FTMEM__LAYER_FP32,
+    FTMEM__RMS_T5,
+    FTMEM__RMS_POW
+};                                                                                            /* norm kinds */
+enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI, FTMEM__RELATIVE }; /* positions */
+enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN, FTMEM__GATED_T5, FTMEM__PLAIN_NAMED }; /* MLP kinds */
 /* FUSED: split in one; SLICED: three slices of one projection; HEADS: each head's three parts, split in one; SELECTED: each
    head's three parts, selected one by one; INDEXED: modeling_falcon.py FalconAttention._split_heads. */
 enum { FTMEM__QKV_SEPARATE, FTMEM__QKV_FUSED, FTMEM__QKV_SLICED, FTMEM__QKV_HEADS, FTMEM__QKV_SELECTED, FTMEM__QKV_INDEXED, FTMEM__QKV_UNBOUND };
@@ -73,7 +82,16 @@ enum {
 /* Rotation: the whole head; a slice of it, joined with the rest in apply_rotary_pos_emb, or in the attention's own frame; PAIRS: the
    latter over neighbours, before heads come first, with tables widened in each call. */
 /* Latent attention rotates pairs as complex numbers (modeling_deepseek_v2.py), or pairs taken apart (modeling_deepseek_v3.py). */
-enum { FTMEM__TURN_WHOLE, FTMEM__TURN_JOINED, FTMEM__TURN_APART, FTMEM__TURN_PAIRS, FTMEM__TURN_JOINED_LATE, FTMEM__TURN_COMPLEX, FTMEM__TURN_INTERLEAVED, FTMEM__TURN_BEFORE }; /* BEFORE: whole heads, before they come first */
+enum {
+    FTMEM__TURN_WHOLE,
+    FTMEM__TURN_JOINED,
+    FTMEM__TURN_APART,
+    FTMEM__TURN_PAIRS,
+    FTMEM__TURN_JOINED_LATE,
+    FTMEM__TURN_COMPLEX,
+    FTMEM__TURN_INTERLEAVED,
+    FTMEM__TURN_BEFORE
+}; /* BEFORE: whole heads, before they come first */
 enum {
     FTMEM__TABLES_CAST,
     FTMEM__TABLES_FP32,
@@ -185,7 +203,7 @@ typedef struct ftmem__family {
     bool keeps_cache;             /* keys and values go through a cache in training too: model.config.use_cache does not reach the
                                             decoder's own config (modeling_t5.py T5Stack) */
     bool loss_own_dtype;          /* CrossEntropyLoss of the logits as they are, in the model's own forward (modeling_t5.py, modeling_bert.py) */
-    bool by_kind;              /* full blocks have heads of their own, and blocks with keys of others an MLP of their own (modeling_gemma4.py) */
+    bool by_kind;                 /* full blocks have heads of their own, and blocks with keys of others an MLP of their own (modeling_gemma4.py) */
     bool down_never_quantized;    /* _keep_in_fp32_modules has the down projection (modeling_t5.py) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */

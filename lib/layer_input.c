@@ -56,6 +56,7 @@ ftmem__var ftmem__low_layer_input(ftmem__low *low)
 {
     const ftmem__var *all = &low->side[FTMEM__SIDE_LAYERS];
     int64_t width = low->shape->model->layer_input;
-    if (low->tape->leaf_input) return ftmem__shaped(ftmem__keep(low->tape, *all), low->tokens * width, width); /* torch/utils/checkpoint.py CheckpointFunction: a leaf */
+    if (low->tape->leaf_input)
+        return ftmem__shaped(ftmem__keep(low->tape, *all), low->tokens * width, width); /* torch/utils/checkpoint.py CheckpointFunction: a leaf */
     return ftmem__apply(low->tape, FTMEM__OP_SLICE, all, 1, low->tokens * width, width, all->dtype);
 }

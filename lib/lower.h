@@ -130,7 +130,7 @@ typedef struct ftmem__low {
     bool replaces;          /* what earlier ones hold: keys and values of the first forward, in `stored` */
     ftmem__var stored[4];
     int64_t bound_bytes; /* saved on the way to what it has stored in their place */
-    ftmem__var layer;       /* the block's part of FTMEM__SIDE_LAYERS */
+    ftmem__var layer;    /* the block's part of FTMEM__SIDE_LAYERS */
     bool has_weights, has_scaled;
     bool has_choice, holds_choice; /* holds: it lives beyond the block */
     ftmem__var choice;             /* the keys that the block's indexer has chosen: returned beside the stream */
@@ -144,7 +144,7 @@ static inline int64_t ftmem__low_kv_heads(const ftmem__low *low)
     return low->shape->kv_heads * (low->shape->family->sliding_kv_twice && low->kind == FTMEM__LAYER_SLIDING ? 2 : 1);
 }
 
-void ftmem__shape_by_kind(ftmem__shape *shape, uint8_t kind); /* the widths of a block of this kind, where they are its own */
+void ftmem__shape_by_kind(ftmem__shape *shape, uint8_t kind);              /* the widths of a block of this kind, where they are its own */
 uint8_t ftmem__shape_layer_kind(const ftmem__shape *shape, int64_t layer); /* ftmem__low.kind of a block */
 /* Whether a bias is, of a module that is trained or not. */
 bool ftmem__shape_bias_trained(const ftmem__shape *shape, bool module);
@@ -216,8 +216,9 @@ ftmem__var ftmem__low_turn_pairs(ftmem__low *low, ftmem__var x);                
 ftmem__var ftmem__low_choice(ftmem__low *low); /* a tensor like the one that an indexer makes; store -1 where nothing is handed on */
 void ftmem__low_indexer(ftmem__low *low, ftmem__var x, ftmem__var latent, ftmem__var *locals, int32_t *count); /* where the model has one */
 /* layer_input.c */
-ftmem__var ftmem__low_layer_inputs(ftmem__low *low, ftmem__var x, const ftmem__var *ids); /* makes FTMEM__SIDE_LAYERS of the token embedding; returns what it looked up */
-ftmem__var ftmem__low_layer_input(ftmem__low *low);                /* this block's part of it, a view */
+ftmem__var ftmem__low_layer_inputs(ftmem__low *low, ftmem__var x,
+                                   const ftmem__var *ids); /* makes FTMEM__SIDE_LAYERS of the token embedding; returns what it looked up */
+ftmem__var ftmem__low_layer_input(ftmem__low *low);        /* this block's part of it, a view */
 /* shared_kv.c */
 void ftmem__low_shared_kv(ftmem__low *low, ftmem__var x, ftmem__var qkv[3]); /* rotated queries, keys and values, which may be another block's */
 /* mlp.c */
@@ -239,7 +240,7 @@ ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x);              /* x st
 ftmem__var ftmem__low_final_norm(ftmem__low *low, ftmem__var x);         /* what the stack returns; x stays the caller's */
 ftmem__var ftmem__low_words(ftmem__low *low);                            /* the token embedding, looked up, a leaf where input gradients are enabled */
 ftmem__var ftmem__low_lookup(ftmem__low *low, ftmem__var w, int64_t tokens);
-void ftmem__low_input_leaf(ftmem__low *low, ftmem__var *x); /* enable_input_require_grads */
+void ftmem__low_input_leaf(ftmem__low *low, ftmem__var *x);      /* enable_input_require_grads */
 void ftmem__low_view(ftmem__low *low, int32_t i, ftmem__var *x); /* heads of queries, keys or values (0, 1, 2): a gradient laid out by heads is copied */
 /* encoder.c */
 ftmem__var ftmem__low_embed_normed(ftmem__low *low);

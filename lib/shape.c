@@ -202,7 +202,8 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     shape->causal = !encoder && !family->bidirectional;
     shape->crossed = !encoder && family->encoder;
     shape->fed_features = encoder ? family->fed_features : shape->crossed && family->encoder->fed_features;
-    shape->sided = m->shared_kv_layers > 0 || m->layer_input > 0 || family->positions == FTMEM__RELATIVE || shape->crossed || family->shared_blocks; /* ALBERT: gradients of the last block's use wait for the first's */
+    shape->sided = m->shared_kv_layers > 0 || m->layer_input > 0 || family->positions == FTMEM__RELATIVE || shape->crossed ||
+                   family->shared_blocks; /* ALBERT: gradients of the last block's use wait for the first's */
     shape->b = c->job.micro_batch;
     shape->virtual_tokens = c->adapter.virtual_tokens;
     shape->s = s + shape->virtual_tokens;

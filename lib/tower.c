@@ -11,8 +11,25 @@ enum { TOWER_ONCE, TOWER_EACH, TOWER_TAP };                              /* EACH
    that are merged into one token; the text model; channels of two convolutions with windows of three by three, and what they leave
    of a frame; a convolution over time; the tower's result. */
 enum {
-    TOWER_H, TOWER_F, TOWER_2H, TOWER_3H, TOWER_HEAD, TOWER_PATCH, TOWER_POSITIONS, TOWER_CLASS_POSITIONS, TOWER_2POSITIONS, TOWER_MERGED, TOWER_TEXT,
-    TOWER_9, TOWER_CHANNELS, TOWER_9CHANNELS, TOWER_CHANNELS_LAST, TOWER_FRAME, TOWER_KERNEL, TOWER_OUT, TOWER_WIDTHS
+    TOWER_H,
+    TOWER_F,
+    TOWER_2H,
+    TOWER_3H,
+    TOWER_HEAD,
+    TOWER_PATCH,
+    TOWER_POSITIONS,
+    TOWER_CLASS_POSITIONS,
+    TOWER_2POSITIONS,
+    TOWER_MERGED,
+    TOWER_TEXT,
+    TOWER_9,
+    TOWER_CHANNELS,
+    TOWER_9CHANNELS,
+    TOWER_CHANNELS_LAST,
+    TOWER_FRAME,
+    TOWER_KERNEL,
+    TOWER_OUT,
+    TOWER_WIDTHS
 };
 
 typedef struct tower_row {

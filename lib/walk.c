@@ -366,7 +366,8 @@ static void walk_mark_made(const ftmem__low *low)
    it, an earlier checkpoint keeps it already. */
 static ftmem__var walk_handed(const ftmem__kind *kind, ftmem__low *low, bool recomputed)
 {
-    if (!low->shape->family->hands_index || !(kind->kind & FTMEM__LAYER_HANDED) || (recomputed && !(kind->kind & FTMEM__LAYER_HANDED_NEW))) return ftmem__constant(0, 0, FTMEM_FP32);
+    if (!low->shape->family->hands_index || !(kind->kind & FTMEM__LAYER_HANDED) || (recomputed && !(kind->kind & FTMEM__LAYER_HANDED_NEW)))
+        return ftmem__constant(0, 0, FTMEM_FP32);
     return ftmem__low_choice(low);
 }
 

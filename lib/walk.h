@@ -43,7 +43,7 @@ typedef struct ftmem__kind {
     uint8_t fresh;       /* sides that no block after this one reads: their gradient is yet to come */
     uint8_t freed;       /* of those given: this backward is the last reader's, and frees what its graph keeps */
     bool first, last;    /* of a stack whose blocks share sides: the first makes them, the last has no gradient of them yet */
-    bool leaf_held; /* its input's gradient lives on with what it has stored */
+    bool leaf_held;      /* its input's gradient lives on with what it has stored */
     bool trained, adapted, recomputed, in_grad, out_grad, in_kept;
     uint8_t in_dtype, out_dtype;
     int64_t in_bytes, born_bytes, cache_bytes; /* born: kept by autograd, counted as born in this block */
@@ -71,7 +71,7 @@ typedef struct ftmem__ends { /* embedding or end */
     double flops_forward, flops_backward;
     bool out_grad, in_kept;
     bool stream_kept; /* embedding: its own graph keeps the stream as well */
-    bool back; /* embedding: it has a backward */
+    bool back;        /* embedding: it has a backward */
     uint8_t out_dtype;
     bool aliased, eval_aliased; /* the stream is the embedding's own tensor, which the frame holds */
 } ftmem__ends;
