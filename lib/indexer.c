@@ -151,7 +151,7 @@ void ftmem__low_indexer(ftmem__low *low, ftmem__var x, ftmem__var latent, ftmem_
 {
     bool before = low->tape->no_grad;
     if (low->shape->model->index_heads == 0) return;
-    if ((low->kind & ~FTMEM__LAYER_HANDED) != FTMEM__LAYER_SHARED_INDEX) {
+    if (low->kind != FTMEM__LAYER_SHARED_INDEX) {
         low->tape->no_grad = true;
         low->choice = indexer_forward(low, x, latent);
         low->has_choice = true;

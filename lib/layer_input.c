@@ -32,7 +32,7 @@ static ftmem__var layer_input_projected(ftmem__low *low, ftmem__var x)
     ftmem__var y;
     if (x.node == FTMEM__LEAF) x.node = FTMEM__JOINED_LEAF;
     low->adapted = ftmem__shape_outside_adapted(low->shape);
-    y = ftmem__low_linear(low, FTMEM_ROLE_LAYER_INPUT, x, width, false);
+    y = ftmem__low_linear(low, FTMEM_ROLE_WIDEN, x, width, false);
     low->adapted = false;
     layer_input_replace(tape, &y, ftmem__unary(tape, FTMEM__OP_SCALE, y));
     layer_input_replace(tape, &y, ftmem__low_norm(low, ftmem__shaped(y, y.n, low->shape->model->layer_input), low->shape->model->layer_input));

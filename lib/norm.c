@@ -1,8 +1,8 @@
 /* Norms, as transformers' models write them out. */
 #include "lower.h"
 
-/* x * rsqrt(mean(x^2) + eps), all in fp32: takes over x, which already is fp32. */
-static ftmem__var norm_rms_core(ftmem__tape *tape, ftmem__var x)
+/* x * rsqrt(mean(x^2) + eps), all in fp32: takes over x, which already is fp32. `variance` is a name of the caller's. */
+static ftmem__var norm_rms_core(ftmem__tape *tape, ftmem__var x, ftmem__var *variance)
 {
     int64_t rows = x.n / x.cols;
     ftmem__var square = ftmem__unary(tape, FTMEM__OP_POW2, x), mean, shifted, root, y;
@@ -14,8 +14,13 @@ static ftmem__var norm_rms_core(ftmem__tape *tape, ftmem__var x)
     y = ftmem__binary(tape, FTMEM__OP_MUL, x, root);
     ftmem__drop(tape, root);
     ftmem__drop(tape, x);
-    ftmem__drop(tape, mean);
+    *variance = mean;
     return y;
+}
+
+ftmem__var ftmem__low_rms(ftmem__low *low, ftmem__var x, ftmem__var *variance)
+{
+    return norm_rms_core(low->tape, x, variance);
 }
 
 /* One kernel: input, weight and 1/rms of each row are kept, and the gradient is written over the arriving one (unsloth
@@ -30,23 +35,27 @@ static ftmem__var norm_fused(ftmem__tape *tape, ftmem__var x, ftmem__var w)
     return y;
 }
 
-/* modeling_llama.py LlamaRMSNorm.forward; OLMo-2 multiplies in fp32 before it casts. */
-static ftmem__var norm_rms(ftmem__low *low, ftmem__var x, ftmem__var w, bool weight_in_fp32)
+/* modeling_llama.py LlamaRMSNorm.forward; OLMo-2 multiplies in fp32 before it casts, Nemotron-H with a weight that it widens. */
+static ftmem__var norm_rms(ftmem__low *low, ftmem__var x, ftmem__var w, int32_t kind)
 {
     ftmem__tape *tape = low->tape;
     if (low->shape->job->kernels & FTMEM_FUSED_NORM) return norm_fused(tape, x, w);
-    ftmem__var y = norm_rms_core(tape, ftmem__cast(tape, x, FTMEM_FP32)), cast, scaled;
-    if (weight_in_fp32) {
-        scaled = ftmem__binary(tape, FTMEM__OP_MUL, w, y);
+    ftmem__var variance, y = norm_rms_core(tape, ftmem__cast(tape, x, FTMEM_FP32), &variance), cast, scaled;
+    if (kind != FTMEM__RMS) {
+        ftmem__var wide = ftmem__cast(tape, w, kind == FTMEM__RMS_WIDENED ? FTMEM_FP32 : w.dtype);
+        scaled = ftmem__binary(tape, FTMEM__OP_MUL, wide, y);
+        ftmem__drop(tape, wide);
         cast = ftmem__cast(tape, scaled, x.dtype);
         ftmem__drop(tape, scaled);
         ftmem__drop(tape, y);
+        ftmem__drop(tape, variance);
         return cast;
     }
     cast = ftmem__cast(tape, y, x.dtype);
     scaled = ftmem__binary(tape, FTMEM__OP_MUL, w, cast);
     ftmem__drop(tape, cast);
     ftmem__drop(tape, y);
+    ftmem__drop(tape, variance);
     return scaled;
 }
 
@@ -79,7 +88,8 @@ static ftmem__var norm_rms_plus_one(ftmem__low *low, ftmem__var x, ftmem__var w)
 {
     ftmem__tape *tape = low->tape;
     if (low->shape->job->kernels & FTMEM_FUSED_NORM) return norm_fused(tape, x, w);
-    ftmem__var y = norm_rms_core(tape, ftmem__cast(tape, x, FTMEM_FP32)), w32, one, scaled, cast;
+    ftmem__var variance, y = norm_rms_core(tape, ftmem__cast(tape, x, FTMEM_FP32), &variance), w32, one, scaled, cast;
+    ftmem__drop(tape, variance); /* has no name in _norm */
     w32 = ftmem__cast(tape, w, FTMEM_FP32);
     one = ftmem__unary(tape, FTMEM__OP_SHIFT, w32);
     ftmem__drop(tape, w32);
@@ -182,6 +192,11 @@ ftmem__var ftmem__low_layer_norm(ftmem__low *low, ftmem__var x, int64_t width)
     return norm_layer(low, x, width, true, true, false);
 }
 
+ftmem__var ftmem__low_rms_plus_one(ftmem__low *low, ftmem__var x, int64_t width)
+{
+    return norm_rms_plus_one(low, x, ftmem__low_parameter(low, FTMEM_ROLE_NORM, width, width, low->trained));
+}
+
 /* The family's norm over the last dimension, with a weight of `weights` elements. */
 static ftmem__var norm_kind(ftmem__low *low, ftmem__var x, int64_t weights, bool bias)
 {
@@ -194,7 +209,7 @@ static ftmem__var norm_kind(ftmem__low *low, ftmem__var x, int64_t weights, bool
     if (kind == FTMEM__RMS_T5) return norm_rms_t5(low, x, w);
     if (kind == FTMEM__RMS_POW) return norm_rms_pow(low, x, &w);
     if (kind == FTMEM__RMS_PLUS_ONE) return norm_rms_plus_one(low, x, w);
-    return norm_rms(low, x, w, kind == FTMEM__RMS_FP32_WEIGHT);
+    return norm_rms(low, x, w, kind);
 }
 
 ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width)
@@ -228,4 +243,37 @@ ftmem__var ftmem__low_norm_unweighted(ftmem__low *low, ftmem__var x, int64_t wid
     int64_t cols = x.cols;
     ftmem__var y = norm_rms_pow(low, ftmem__shaped(x, x.n, width), NULL);
     return ftmem__shaped(y, y.n, cols);
+}
+
+/* modeling_qwen3_next.py Qwen3NextRMSNormGated: the norm is Llama's; the gate is widened for its silu, and so the product. */
+ftmem__var ftmem__low_gated_norm(ftmem__low *low, ftmem__var x, ftmem__var gate, int64_t width)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_NORM, width, width, low->trained), wide = ftmem__cast(tape, x, FTMEM_FP32), y, cast, act;
+    int64_t rows = x.n / width;
+    ftmem__var square = ftmem__unary(tape, FTMEM__OP_POW2, wide), mean, root;
+    tape->part = FTMEM__PART_NORM;
+    mean = ftmem__apply(tape, FTMEM__OP_MEAN, &square, 1, rows, 1, FTMEM_FP32);
+    ftmem__drop(tape, square);
+    root = ftmem__unary(tape, FTMEM__OP_SHIFT, mean);
+    square = ftmem__unary(tape, FTMEM__OP_RSQRT, root);
+    ftmem__drop(tape, root);
+    y = ftmem__binary(tape, FTMEM__OP_MUL, wide, square);
+    ftmem__drop(tape, square);
+    ftmem__drop(tape, wide);
+    cast = ftmem__cast(tape, y, x.dtype);
+    act = ftmem__binary(tape, FTMEM__OP_MUL, w, cast);
+    ftmem__drop(tape, cast);
+    ftmem__drop(tape, y);
+    y = act;
+    act = ftmem__cast(tape, gate, FTMEM_FP32);
+    cast = ftmem__unary(tape, FTMEM__OP_SILU, act);
+    ftmem__drop(tape, act);
+    act = ftmem__binary(tape, FTMEM__OP_MUL, y, cast);
+    ftmem__drop(tape, cast);
+    ftmem__drop(tape, y);
+    y = ftmem__cast(tape, act, x.dtype);
+    ftmem__drop(tape, act);
+    ftmem__drop(tape, mean);
+    return y;
 }

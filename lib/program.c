@@ -1,7 +1,8 @@
 /* Blocks and what stands around them: the family's steps, executed. */
 #include "method.h"
 
-static const char *const program_parts[] = { "embedding", "norm", "attention", "mlp", "residual", "head", "loss", "optimizer", "batch", "vision tower" };
+static const char *const program_parts[] = { "embedding", "norm",      "attention", "mlp",          "residual",   "head",
+                                             "loss",      "optimizer", "batch",     "vision tower", "state space" };
 
 const char *ftmem__part_name(int32_t part)
 {
@@ -142,19 +143,33 @@ static int64_t program_width(const ftmem__low *low, int32_t i)
     return i == 0 ? shape->q : ftmem__low_kv_heads(low) * (i == 1 ? shape->d : shape->dv);
 }
 
+/* modeling_qwen3_next.py Qwen3NextAttention: queries and gates of each head come together; the gates are copied. */
+static ftmem__var program_gated_queries(ftmem__low *low, ftmem__var x, bool bias, ftmem__var *gate)
+{
+    const int64_t n[2] = { low->tokens * low->shape->q, low->tokens * low->shape->q };
+    ftmem__var both = ftmem__low_linear(low, FTMEM_ROLE_Q, x, 2 * low->shape->q, bias), part[2];
+    ftmem__split(low->tape, both, 2, n, part);
+    *gate = ftmem__unary(low->tape, FTMEM__OP_CLONE, part[1]);
+    ftmem__drop(low->tape, part[1]);
+    ftmem__drop(low->tape, both);
+    return part[0];
+}
+
 /* Three linears; where the norm of queries and keys stands among them, and where heads are separated, differs. */
-static void program_project_apart(ftmem__low *low, ftmem__var x, bool bias, ftmem__var qkv[3])
+static void program_project_apart(ftmem__low *low, ftmem__var x, bool bias, ftmem__var qkv[3], ftmem__var *locals, int32_t *count)
 {
     ftmem__var source = low->cross ? low->side[FTMEM__SIDE_SOURCE] : x;
     static const uint8_t role[] = { FTMEM_ROLE_Q, FTMEM_ROLE_K, FTMEM_ROLE_V };
     const ftmem__family *family = low->shape->family;
-    bool last = family->views_last, fused = ftmem__low_fused_qkv(low, x, qkv);
+    bool last = family->views_last, fused = !family->gated_output && ftmem__low_fused_qkv(low, x, qkv);
     int32_t i;
     for (i = 0; i < 3; i++) {
-        if (!fused) qkv[i] = ftmem__low_linear(low, role[i], i ? source : x, program_width(low, i), bias && !(i == 1 && family->k_unbiased));
+        bool gated = i == 0 && family->gated_output;
+        if (gated) qkv[0] = program_gated_queries(low, x, bias, &locals[(*count)++]);
+        else if (!fused) qkv[i] = ftmem__low_linear(low, role[i], i ? source : x, program_width(low, i), bias && !(i == 1 && family->k_unbiased));
         if (i == 0 && family->scaled_query) program_replace(low->tape, &qkv[0], ftmem__unary(low->tape, FTMEM__OP_SCALE, qkv[0]));
         if (family->dense_heads) program_dense(low, &qkv[i]);
-        else if (!last) ftmem__low_view(low, i, &qkv[i]);
+        else if (!last && !gated) ftmem__low_view(low, i, &qkv[i]);
         if (i == 2 && family->scaled_values) program_replace(low->tape, &qkv[2], ftmem__unary(low->tape, FTMEM__OP_SCALE, qkv[2]));
         if (i < 2 && family->norm_each && low->shape->model->qk_norm == FTMEM_ON) qkv[i] = ftmem__low_qk_norm(low, qkv[i]);
     }
@@ -168,7 +183,7 @@ static void program_project(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ft
     int64_t part[3];
     ftmem__var fused;
     if (shape->family->qkv == FTMEM__QKV_SEPARATE) {
-        program_project_apart(low, x, bias, qkv);
+        program_project_apart(low, x, bias, qkv, locals, count);
         return;
     }
     part[0] = shape->q;
@@ -315,11 +330,24 @@ static ftmem__var program_norm_inside(ftmem__low *low, ftmem__var y)
     return normed;
 }
 
+/* modeling_qwen3_next.py Qwen3NextAttention: attn_output * torch.sigmoid(gate); takes over x. */
+static ftmem__var program_gate(ftmem__low *low, ftmem__var x, ftmem__var gate)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var open = ftmem__unary(tape, FTMEM__OP_SIGMOID, gate), y = ftmem__binary(tape, FTMEM__OP_MUL, x, open);
+    ftmem__drop(tape, open);
+    ftmem__drop(tape, x);
+    return y;
+}
+
 static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
 {
     const ftmem__shape *shape = low->shape;
     program_names names;
-    ftmem__var out = program_attend(low, x, &names), y;
+    ftmem__var out, y;
+    if (low->kind == FTMEM__LAYER_LINEAR) return ftmem__low_delta(low, x);
+    out = program_attend(low, x, &names);
+    if (shape->family->gated_output) out = program_gate(low, out, names.locals[0]);
     y = program_out(low, out);
     ftmem__drop(low->tape, out);
     if (low->join && shape->family->norm_inside) y = program_norm_inside(low, y);
@@ -463,7 +491,13 @@ static void program_clamp(ftmem__low *low, program_frame *f)
     ftmem__tape *tape = low->tape;
     if (f->cur.dtype != FTMEM_FP16) return;
     low->tape->part = FTMEM__PART_RESIDUAL;
-    program_replace(tape, &f->cur, ftmem__unary(tape, FTMEM__OP_CLAMP, f->cur));
+    program_replace(tape, &f->cur, ftmem__low_clamp(low, f->cur, 2));
+}
+
+static ftmem__var program_mixer(ftmem__low *low, ftmem__var x)
+{
+    if (low->kind == FTMEM__LAYER_NONE) return ftmem__low_mlp(low, x);
+    return low->kind == FTMEM__LAYER_SSM ? ftmem__low_ssm(low, x) : program_attention(low, x);
 }
 
 /* modeling_gemma4.py Gemma4TextDecoderLayer: what the MLP made and what the experts made of its input, each normalised; all are names. */
@@ -489,7 +523,7 @@ static void program_layer_input(ftmem__low *low, program_frame *f)
     ftmem__var act, product, out;
     if (low->shape->model->layer_input == 0) return;
     low->tape->part = FTMEM__PART_MLP;
-    act = ftmem__low_activation(low, ftmem__low_linear(low, FTMEM_ROLE_LAYER_GATE, f->cur, low->shape->model->layer_input, false));
+    act = ftmem__low_activation(low, ftmem__low_linear(low, FTMEM_ROLE_MIXER_IN, f->cur, low->shape->model->layer_input, false));
     product = ftmem__binary(tape, FTMEM__OP_MUL, act, low->layer);
     ftmem__drop(tape, act);
     out = ftmem__low_linear(low, FTMEM_ROLE_LAYER_OUT, product, low->shape->h, false);
@@ -511,6 +545,7 @@ static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
         break;
     case FTMEM__NORM_ASIDE: program_set(tape, &f->branch, &f->has_branch, ftmem__low_norm(low, f->cur, shape->h)); break;
     case FTMEM__ATTENTION: program_replace(tape, &f->cur, program_attention(low, f->cur)); break;
+    case FTMEM__MIXER: program_replace(tape, &f->cur, program_mixer(low, f->cur)); break;
     case FTMEM__ATTENTION_ASIDE: program_set(tape, &f->branch, &f->has_branch, program_attention(low, f->cur)); break;
     case FTMEM__MLP: program_replace(tape, &f->cur, ftmem__low_mlp(low, f->cur)); break;
     case FTMEM__DROPOUT: f->cur = ftmem__low_dropout(low, f->cur, shape->family->dropout_inside ? 0 : shape->model->hidden_dropout); break;
@@ -599,6 +634,8 @@ ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x)
 ftmem__var ftmem__low_final_norm(ftmem__low *low, ftmem__var x)
 {
     ftmem__var y;
+    if (low->shape->tower) return ftmem__low_bridge(low, x);
+    if (low->shape->tower) return ftmem__low_bridge(low, x);
     if (low->shape->family->no_final_norm) return ftmem__keep(low->tape, x);
     y = ftmem__low_norm(low, x, low->shape->h);
     return low->shape->family->end_dropout ? ftmem__low_dropout(low, y, low->shape->model->hidden_dropout) : y;
@@ -632,7 +669,8 @@ static ftmem__var program_embedding_weight(ftmem__low *low)
     ftmem__var w;
     if (shape->crossed && !shape->fed_features) return program_shared_embedding(low, n, trained);
     w = ftmem__low_parameter(low, FTMEM_ROLE_EMBED, n, width, trained);
-    if (shape->crossed && shape->tied && trained) w.node = FTMEM__JOINED_LEAF; /* the encoder's backward is still to come */
+    if (shape->crossed && shape->tied && trained) w.node = FTMEM__JOINED_LEAF;    /* the encoder's backward is still to come */
+    if (shape->tied && trained && low->tape->update) w.node = FTMEM__JOINED_LEAF; /* the head's gradient waits, and both are used up here */
     return shape->embed_copy ? ftmem__low_copy(low, FTMEM_ROLE_EMBED, n, width) : w;
 }
 
@@ -669,8 +707,10 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
     bool complex_pairs = shape->family->turn == FTMEM__TURN_COMPLEX; /* one complex table: two halves of it here */
     int32_t dtype = shape->family->tables == FTMEM__TABLES_FP32 || complex_pairs ? FTMEM_FP32 : shape->mask;
     bool by_row = shape->model->tower == FTMEM_TOWER_QWEN2_5_VL || shape->model->tower == FTMEM_TOWER_QWEN3_VL; /* positions in time, height and width */
-    int64_t n = (by_row ? low->b : 1) * shape->s * shape->rotary / (complex_pairs ? 2 : 1);
-    if (shape->family->positions <= FTMEM__ROPE_INTERLEAVED) /* modeling_llama.py LlamaModel: position_ids is an argument of every block */
+    bool half = complex_pairs || shape->family->turn == FTMEM__TURN_HALVES;
+    int64_t n = (by_row ? low->b : 1) * shape->s * shape->rotary / (half ? 2 : 1);
+    if (shape->family->positions <= FTMEM__ROPE_INTERLEAVED ||
+        shape->family->positions == FTMEM__UNROTATED) /* modeling_llama.py LlamaModel: position_ids is an argument of every block */
         program_argument(p, program_table(low, shape->s, 0, FTMEM_INT64, FTMEM__OP_TABLE));
     if (shape->family->turn == FTMEM__TURN_PAIRS) { /* modeling_gptj.py: sin and cos are halves of one tensor, which no rotation keeps */
         program_argument(p, program_table(low, n, shape->rotary, shape->stream, FTMEM__OP_TABLE));
@@ -687,7 +727,7 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
 static void program_mask(ftmem__low *low, ftmem__prologue *p, bool wanted)
 {
     const ftmem__shape *shape = low->shape;
-    int64_t s = shape->s, rows = (shape->job->mask == FTMEM_MASK_PADDED ? low->b : 1) * s;
+    int64_t s = shape->s, rows = (shape->job->mask == FTMEM_MASK_PADDED || shape->image_masks ? low->b : 1) * s;
     bool alibi = shape->family->always_mask && shape->model->alibi == FTMEM_ON; /* modeling_falcon.py: alibi is put in the mask */
     ftmem__var flags, additive;
     if (!wanted) return;
@@ -701,6 +741,15 @@ static void program_mask(ftmem__low *low, ftmem__prologue *p, bool wanted)
     if (alibi) program_replace(low->tape, &additive, program_table(low, low->b * shape->heads * s * s, s, shape->stream, FTMEM__OP_MASK));
     if (shape->family->eager == FTMEM__EAGER_MPT) program_replace(low->tape, &additive, program_table(low, low->b * s * s, s, FTMEM_BOOL, FTMEM__OP_MASK));
     program_argument(p, additive);
+}
+
+/* A mask that no block is given: the frame alone has it, beside the embedding's name. */
+static void program_idle_mask(ftmem__low *low, ftmem__prologue *p, ftmem__var x)
+{
+    int32_t before = p->mask_count;
+    program_mask(low, p, true);
+    if (p->mask_count > before) program_hold(p, p->masks[--p->mask_count]);
+    program_hold(p, ftmem__keep(low->tape, x));
 }
 
 /* The padding of the stack before, for each token of this one. */
@@ -753,7 +802,7 @@ static void program_leaf(ftmem__low *low, ftmem__var *x)
     const ftmem__family *family = low->shape->family;
     x->grad = true;
     x->node = FTMEM__LEAF;
-    if (low->shape->virtual_tokens || family->embed_norm || family->embedding || family->embed_norm_last ||
+    if (low->shape->virtual_tokens || low->shape->scattered || family->embed_norm || family->embedding || family->embed_norm_last ||
         (family->embed_named && low->training && low->shape->model->embed_dropout > 0) || family->positions == FTMEM__LEARNED ||
         (family->scale_outside && low->shape->model->scaled == FTMEM_ON))
         ftmem__hold(low->tape, x->store);
@@ -811,7 +860,7 @@ static ftmem__var program_embed_tokens(ftmem__low *low, ftmem__prologue *p)
     bool multimodal = shape->model->tower == FTMEM_TOWER_GEMMA4, own = shape->crossed || multimodal;
     if (shape->crossed) ids = program_table(low, low->tokens, shape->s, FTMEM_INT64, FTMEM__OP_TABLE);
     if (multimodal) ids = program_multimodal(low, p);
-    x = program_words(low, own ? &ids : NULL);
+    x = low->words ? ftmem__low_scatter(low, p, *low->words) : program_words(low, own ? &ids : NULL);
     program_layer_inputs(low, p, x, multimodal ? &ids : NULL);
     if (multimodal) program_hold(p, ftmem__keep(low->tape, x));
     if (own) program_hold(p, ids); /* the caller's decoder_input_ids, or llm_input_ids */
@@ -839,6 +888,7 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     case FTMEM__EMBED_NORMED: x = ftmem__low_embed_normed(low); break;
     case FTMEM__EMBED_SEGMENTS: x = ftmem__low_embed_segments(low); break;
     case FTMEM__EMBED_PATCHES: x = ftmem__low_embed_patches(low); break;
+    case FTMEM__EMBED_IMAGE: x = ftmem__low_embed_image(low); break;
     default: x = program_embed_tokens(low, p); break;
     }
     if (shape->embedding_width != shape->h) {
@@ -849,6 +899,7 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     program_alibi(low, p);
     program_mask(low, p, shape->mask_full && shape->has_full);
     program_mask(low, p, shape->mask_sliding && shape->has_sliding);
+    if (shape->family->window_mask_made && shape->job->attention != FTMEM_FLASH2) program_idle_mask(low, p, x);
     if (shape->mask_cross) program_cross_mask(low, p);
     if (shape->family->embed_norm_last) program_replace(low->tape, &x, ftmem__low_norm(low, x, shape->h));
     if (shape->family->embed_named) program_hold(p, ftmem__keep(low->tape, x));

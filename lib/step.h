@@ -20,6 +20,7 @@ typedef struct ftmem__totals {
     int64_t state_hidden_bytes; /* paged: outside torch's count */
     int64_t step_bytes;         /* temporaries of the optimizer's step */
     int64_t first_step_bytes;   /* of the first, during which states come to be: above where it ends */
+    int64_t scaler_bytes;       /* a gradient scaler */
     int64_t each_bytes;         /* of those, what is made of all tensors at once */
     const uint8_t *step_list;   /* the list that made step_bytes for parameter step_param; -1: each_bytes */
     int32_t step_param, step_length;
@@ -53,6 +54,7 @@ typedef struct ftmem__step {
 
 void ftmem__totals_fill(ftmem__totals *totals, const ftmem__walk *walk);
 int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param); /* tensors of this row in the whole model */
+int64_t ftmem__segment_states(const ftmem__walk *walk, int32_t segment);        /* of one block of a kind, or of an end */
 void ftmem__step_run(ftmem__step *step);
 
 /* report.c: what is alive at the peak, by class and by kind of tensor. */

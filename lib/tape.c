@@ -42,7 +42,7 @@ void ftmem__tape_start(ftmem__tape *tape, int64_t big_cols)
     memset(tape, 0, offsetof(ftmem__tape, stores));
     for (k = 0; k < FTMEM__MAX_SIDES; k++) tape->grad_side[k] = -1;
     tape->big_cols = big_cols;
-    tape->free_head = tape->grad_in = tape->result = tape->also_gradient = tape->input = -1;
+    tape->free_head = tape->grad_in = tape->result = tape->also_gradient = tape->input = tape->waiting = -1;
     tape->birth = FTMEM_CLASS_KEPT;
     tape->mode = FTMEM__RECORD;
     tape->stop_after = -1;
@@ -195,7 +195,7 @@ static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var 
     node->flops = 0;
     node->held = node->fourth = 0;
     node->saves = false;
-    if (!tape->replay) node->grad[0] = node->grad[1] = node->grad[2] = -1;
+    if (!tape->replay) node->grad[0] = node->grad[1] = node->grad[2] = node->grad[3] = -1;
     node->op = (uint8_t)op;
     node->inputs = (uint8_t)count;
     node->outs = 1;
@@ -230,7 +230,8 @@ static void tape_save_by_row(ftmem__tape *tape, ftmem__node *node, const ftmem__
     case TAPE_INPUT: tape_save(tape, node, in[0].store); break;
     case TAPE_OUTPUT: tape_save(tape, node, out); break;
     case TAPE_INPUTS:
-        for (i = 0; i < node->inputs; i++) tape_save(tape, node, in[i].store);
+        for (i = 0; i < node->inputs && !(i == 2 && tape_rows[node->op].backward == TAPE_CONV); i++)
+            tape_save(tape, node, in[i].store); /* of a bias the size alone */
         break;
     case TAPE_CROSS:
         if (in[1].grad) tape_save(tape, node, in[0].store);
@@ -426,10 +427,49 @@ static void tape_accumulate(ftmem__tape *tape, int16_t *place, const ftmem__var 
     *place = sum;
 }
 
+static void tape_moment(ftmem__tape *tape, int64_t bytes)
+{
+    if (tape->live + bytes > tape->update_peak) tape->update_peak = tape->live + bytes;
+    if (bytes > 0) ftmem__release(tape, ftmem__alloc_bytes(tape, FTMEM__OP_STEP, bytes, FTMEM_CLASS_TEMPORARY));
+}
+
+static void tape_update(ftmem__tape *tape, int16_t gradient)
+{
+    ftmem__work work;
+    if (gradient < 0) return;
+    work = tape->update(tape->updater, &tape->stores[gradient], tape->in_block);
+    tape_moment(tape, work.beside);
+    ftmem__release(tape, gradient);
+    tape_moment(tape, work.after);
+}
+
+/* Post-accumulate hooks update the parameter whose gradient has arrived; tensor hooks run before, and find the one before it. */
+static void tape_updated(ftmem__tape *tape, int16_t gradient)
+{
+    int16_t ready = tape->update_waits ? tape->waiting : gradient;
+    tape->stores[gradient].tensor_class = FTMEM_CLASS_GRADIENTS;
+    tape->waiting = tape->update_waits ? gradient : -1;
+    tape_update(tape, ready);
+}
+
+/* It has been added to one outside this tape, which is there until the update. */
+static void tape_joined(ftmem__tape *tape, int16_t gradient)
+{
+    int64_t bytes = tape->stores[gradient].bytes;
+    ftmem__work work = tape->update(tape->updater, &tape->stores[gradient], tape->in_block);
+    ftmem__release(tape, gradient);
+    tape_moment(tape, work.beside);
+    tape_moment(tape, work.after - bytes);
+}
+
 /* A parameter takes the arriving tensor as its gradient; with accumulation it is added and freed. */
 static void tape_leaf(ftmem__tape *tape, int16_t gradient, bool shared)
 {
     ftmem__store *s = &tape->stores[gradient];
+    if (tape->update && !shared) {
+        tape_updated(tape, gradient);
+        return;
+    }
     if (tape->sum_leaves && !shared) {
         ftmem__release(tape, gradient);
         return;
@@ -445,6 +485,7 @@ static void tape_deliver(ftmem__tape *tape, const ftmem__var *to, int16_t gradie
 {
     if (to->node >= 0) tape_accumulate(tape, &tape->node[to->node].grad[to->slot], to, gradient);
     else if (to->node == FTMEM__INPUT) tape_accumulate(tape, &tape->grad_in, to, gradient);
+    else if (to->node == FTMEM__JOINED_LEAF && tape->update) tape_joined(tape, gradient);
     else if (to->node == FTMEM__NO_NODE || to->node == FTMEM__JOINED_LEAF) ftmem__release(tape, gradient);
     else if (to->node <= FTMEM__SIDE) tape_accumulate(tape, &tape->grad_side[FTMEM__SIDE - to->node], to, gradient);
     else tape_leaf(tape, gradient, to->node == FTMEM__SHARED_LEAF);
@@ -561,6 +602,13 @@ static void tape_matmul(ftmem__tape *tape, const ftmem__node *node, int16_t resu
     }
 }
 
+/* torch/utils/flop_counter.py conv_backward_flop takes a weight's gradient of a convolution by channels for one of all with all. */
+static double tape_convolution_flops(const ftmem__node *node, int32_t k)
+{
+    const ftmem__var *w = &node->in[1];
+    return k == 1 && node->op == FTMEM__OP_CONV_EACH ? node->flops * (double)(w->n / w->cols) : node->flops;
+}
+
 /* convolution_backward: the input's gradient, the weight's, the bias's; no cuBLAS. */
 static void tape_convolution(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
@@ -568,7 +616,7 @@ static void tape_convolution(ftmem__tape *tape, const ftmem__node *node, int16_t
     for (k = 0; k < node->inputs; k++) {
         if (!tape_needs(node, k)) continue;
         result[k] = ftmem__alloc(tape, (ftmem__op)node->op, node->in[k].n, node->in[k].cols, node->out_dtype, tape->birth);
-        if (k < 2) tape->flops += node->flops;
+        if (k < 2) tape->flops += tape_convolution_flops(node, k);
     }
 }
 
@@ -707,6 +755,8 @@ void ftmem__backward_rest(ftmem__tape *tape)
     tape->backward = true;
     tape->stopped = false;
     while (tape->nodes > 0 && !tape->captured) tape_step(tape, &tape->node[--tape->nodes]);
+    if (!tape->captured) tape_update(tape, tape->waiting);
+    tape->waiting = -1;
 }
 
 void ftmem__also(ftmem__tape *tape, ftmem__var value, int16_t gradient)

@@ -13,7 +13,7 @@
 
 #include "common.h"
 
-enum { FTMEM__MAX_NODES = 224, FTMEM__MAX_STORES = 224 };
+enum { FTMEM__MAX_NODES = 320, FTMEM__MAX_STORES = 224 };
 /* ftmem__var.node besides a node's number; FTMEM__SIDE - k is the segment's k-th side input */
 enum { FTMEM__NO_NODE = -1, FTMEM__LEAF = -2, FTMEM__INPUT = -3, FTMEM__SHARED_LEAF = -4, FTMEM__JOINED_LEAF = -5, FTMEM__SIDE = -6 };
 enum { FTMEM__MAX_SIDES = 8 };
@@ -57,7 +57,7 @@ typedef struct ftmem__node {
     int64_t out_n;
     int64_t work;             /* bytes that the backward kernel allocates inside itself */
     double flops;             /* of backward for each operand that needs a gradient */
-    int16_t save[6], grad[3]; /* grad: arrived gradients by output, -1: none yet */
+    int16_t save[6], grad[4]; /* grad: arrived gradients by output, -1: none yet */
     uint8_t op, inputs, outs, part, out_dtype;
     uint8_t held;   /* entries of save[] */
     uint8_t fourth; /* 1 + the place of a fourth operand in ftmem__tape.fourth; 0: none */
@@ -90,6 +90,12 @@ typedef struct ftmem__later {
     int32_t event, early_event;
     int64_t freed, base, peak, early; /* freed: gradients so far; base: alive at ftmem__tape_mark; the rest as on the tape */
 } ftmem__later;
+
+/* An optimizer in backward: bytes that a parameter's update takes beside its gradient, and after that is gone. */
+typedef struct ftmem__work {
+    int64_t beside, after;
+} ftmem__work;
+typedef ftmem__work ftmem__update(const void *context, const ftmem__store *gradient, bool in_block);
 
 struct ftmem__tape {
     int64_t live, peak;        /* bytes on this tape now, and the most since ftmem__tape_mark */
@@ -127,7 +133,12 @@ struct ftmem__tape {
     bool leaf_input;       /* the segment's input is a leaf, as in a reentrant recomputation: autocast caches its copy */
     ftmem__var input_cast; /* that copy; store -1: none yet */
     bool shared_casts;     /* autocast's copies of weights are an earlier segment's, which has the same module */
-    bool sum_leaves;       /* gradients exist already: new ones are added and freed */
+    ftmem__update *update; /* NULL: gradients stay */
+    const void *updater;
+    int64_t update_peak;         /* the highest moment of an update */
+    int16_t waiting;             /* a gradient whose update the next one starts, -1: none */
+    bool update_waits, in_block; /* updates start with the next gradient; the segment is a block */
+    bool sum_leaves;             /* gradients exist already: new ones are added and freed */
     ftmem__store stores[FTMEM__MAX_STORES];
     ftmem__var fourth[4];
     ftmem__node node[FTMEM__MAX_NODES];

@@ -1,3 +1,4 @@
+#include "optimizer.h"
 #include "walk.h"
 
 typedef struct walk_probe { /* set for a second run */
@@ -25,7 +26,7 @@ static void walk_by_kind(ftmem__walk *walk, uint8_t kind, ftmem__low *low)
     low->shape = &walk->own;
     low->stores = (kind & FTMEM__LAYER_STORES) != 0;
     low->reuses = (kind & FTMEM__LAYER_REUSES) != 0;
-    low->kind = kind & 3;
+    low->kind = ftmem__layer_attention(kind);
 }
 
 static ftmem__low walk_low(ftmem__walk *walk, int32_t stack, const ftmem__kind *kind, int32_t pass)
@@ -63,6 +64,15 @@ static bool walk_sums(const ftmem__walk *walk, const ftmem__kind *kind, int32_t 
     return pass == FTMEM__PASS_BACKWARD_LATER;
 }
 
+/* Gradients are used up as they arrive. */
+static void walk_update(ftmem__walk *walk, const ftmem__kind *kind)
+{
+    walk->tape.update = ftmem__update_of;
+    walk->tape.updater = walk->shape.job;
+    walk->tape.update_waits = ftmem__optimizer_of(walk->shape.job)->waits;
+    walk->tape.in_block = kind != NULL;
+}
+
 static void walk_start(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_probe *probe)
 {
     ftmem__tape *tape = &walk->tape;
@@ -70,6 +80,7 @@ static void walk_start(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass,
     tape->sum_leaves = walk_sums(walk, kind, pass);
     tape->shared_casts = kind && walk->shape.family->shared_blocks && !kind->first;
     if (pass == FTMEM__PASS_EVAL) tape->mode = FTMEM__NO_GRAD;
+    if (ftmem__updates_in_backward(walk->shape.job)) walk_update(walk, kind);
     tape->later.wanted = !probe && (walk->shape.job->accumulation > 1 || walk->shape.regularised);
     walk_listen(tape, probe);
 }
@@ -182,6 +193,7 @@ static void walk_record_side(ftmem__side *side, const ftmem__tape *tape, ftmem__
     side->there = true;
     side->n[eval] = value.n;
     side->bytes[eval] = tape->stores[value.store].bytes;
+    side->outputs = tape->stores[value.store].refs > 1;
     if (eval) return;
     side->cols = value.cols;
     side->dtype = value.dtype;
@@ -383,6 +395,21 @@ static bool walk_declares(const ftmem__walk *walk, const ftmem__kind *kind)
     return (kind->first || !walk->shape.family->shared_blocks) && &walk->kind[kind->like] == kind;
 }
 
+/* What it leaves goes with the outputs, and its parameters get no gradient. */
+static void walk_unread(ftmem__walk *walk, ftmem__kind *kind, int64_t left)
+{
+    bool held = ftmem__holds_outputs(walk->shape.job);
+    int32_t i;
+    if (held) kind->outputs_bytes = left - kind->cache_bytes;
+    else kind->cache_bytes = left;
+    for (i = 0; i < walk->params.count; i++) {
+        ftmem__param *p = &walk->params.at[i];
+        if (p->segment != kind - walk->kind || !p->trained) continue;
+        p->idle = true;
+        p->trained = false;
+    }
+}
+
 /* The forward of one block: ordinary, or checkpointed, where only the input stays. */
 static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bool recomputed, int32_t pass, const walk_probe *probe, walk_run *result)
 {
@@ -404,7 +431,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
     handed = walk_handed(kind, &low, recomputed && pass == FTMEM__PASS_FORWARD);
     out = ftmem__low_block(&low, x);
     if (!recomputed || pass != FTMEM__PASS_FORWARD) ftmem__drop(tape, handed);
-    if (!recomputed || !out.grad || walk_offloads(walk)) ftmem__drop(tape, x);
+    if ((!recomputed || !out.grad || walk_offloads(walk)) && kind->unread != 1) ftmem__drop(tape, x);
     if (!probe) walk_record_sides(&walk->stack[kind->stack], kind, &low, pass, recomputed);
     if (pass == FTMEM__PASS_FORWARD) {
         kind->made = low.made;
@@ -420,6 +447,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
         if (kind->in_kept) kind->born_bytes -= kind->in_bytes;
         kind->born_bytes -= walk_given_bytes(&low);
         kind->flops_forward = tape->flops;
+        if (kind->unread) walk_unread(walk, kind, tape->live - base);
     }
     tape->result = out.store;
     walk_mark_made(&low);
@@ -595,13 +623,13 @@ static void walk_block(ftmem__walk *walk, ftmem__kind *kind)
     walk_run run;
     walk->params.segment = (int32_t)(kind - walk->kind);
     kind->pass[FTMEM__PASS_FORWARD] = walk_block_forward(walk, kind, kind->recomputed, FTMEM__PASS_FORWARD, NULL, &run);
-    if (kind->out_grad) {
+    if (kind->out_grad && !kind->unread) {
         kind->pass[FTMEM__PASS_BACKWARD] =
             kind->recomputed ? walk_checkpointed_backward(walk, kind, FTMEM__PASS_BACKWARD, &run, NULL) : walk_backward_from(walk, kind, run, NULL);
         kind->flops_backward = walk->tape.flops;
         kind->leaf_bytes = walk->tape.leaf_bytes;
     }
-    if (kind->out_grad && walk->tape.later.wanted)
+    if (kind->out_grad && !kind->unread && walk->tape.later.wanted)
         kind->pass[FTMEM__PASS_BACKWARD_LATER] =
             walk->tape.later.differs ? walk_block_backward(walk, kind, FTMEM__PASS_BACKWARD_LATER, NULL) : walk_later(&walk->tape);
     if (walk->shape.regularised) kind->pass[FTMEM__PASS_BACKWARD] = kind->pass[FTMEM__PASS_BACKWARD_LATER]; /* gradients are there before */
@@ -614,13 +642,14 @@ enum { WALK_KEYS = 3 << FTMEM__SIDE_KEYS, WALK_WINDOW_KEYS = 3 << FTMEM__SIDE_WI
 static uint8_t walk_taken(uint8_t kind)
 {
     if (!(kind & FTMEM__LAYER_REUSES)) return 0;
-    return (kind & 3) == FTMEM__LAYER_SLIDING ? WALK_WINDOW_KEYS : WALK_KEYS;
+    return ftmem__layer_attention(kind) == FTMEM__LAYER_SLIDING ? WALK_WINDOW_KEYS : WALK_KEYS;
 }
 
 static uint8_t walk_sides_there(const ftmem__stack *stack, uint8_t kind)
 {
     uint8_t given = 0, taken = stack->shape->family->by_kind ? walk_taken(kind) : 0;
     int32_t k;
+    if (stack->shape->scattered) return 0; /* the embedding alone has read them */
     for (k = 0; k < FTMEM__SIDES; k++)
         if (stack->side[k].there && (k < FTMEM__SIDE_KEYS || taken >> k & 1)) given |= (uint8_t)(1u << k);
     return given;
@@ -644,6 +673,12 @@ static uint8_t walk_fresh(const ftmem__shape *shape, int64_t layer)
     return shape->family->by_kind && kind & FTMEM__LAYER_REUSES && walk_takes_last(shape, layer) ? fresh | walk_taken(kind) : fresh;
 }
 
+static uint8_t walk_unread_place(const ftmem__shape *shape, int64_t layer)
+{
+    int64_t first = shape->model->layers - shape->unread;
+    return layer < first ? 0 : layer == first ? 1 : 2;
+}
+
 /* Where blocks share sides, the first and the last are kinds of their own. */
 static bool walk_same_place(const ftmem__shape *shape, const ftmem__kind *kind, int64_t layer)
 {
@@ -656,7 +691,7 @@ static bool walk_is_of(const ftmem__walk *walk, const ftmem__shape *shape, const
 {
     return in.grad == kind->in_grad && in.dtype == kind->in_dtype && ftmem__shape_layer_kind(shape, layer) == kind->kind &&
            ftmem__shape_layer_trained(shape, layer) == kind->trained && ftmem__shape_layer_adapted(shape, layer) == kind->adapted &&
-           walk_recomputed(walk, layer) == kind->recomputed && walk_same_place(shape, kind, layer);
+           walk_recomputed(walk, layer) == kind->recomputed && walk_same_place(shape, kind, layer) && walk_unread_place(shape, layer) == kind->unread;
 }
 
 /* Kinds that differ in what comes to them have the same parameters. */
@@ -684,6 +719,7 @@ static void walk_new_kind(ftmem__walk *walk, int32_t stack, int64_t layer, walk_
     kind->in_grad = in.grad;
     kind->in_dtype = in.dtype;
     kind->recomputed = walk_recomputed(walk, layer);
+    kind->unread = walk_unread_place(shape, layer);
     kind->first = (shape->sided || shape->family->first_plain) && layer == 0;
     kind->last = shape->sided && layer == shape->model->layers - 1;
     kind->fresh = walk_fresh(shape, layer);
@@ -735,6 +771,17 @@ static uint8_t walk_source(const ftmem__walk *walk, int32_t stack)
     return walk->stack[stack].side[FTMEM__SIDE_SOURCE].there ? 1u << FTMEM__SIDE_SOURCE : 0;
 }
 
+/* The words stand on the tape of the rest of the embedding as a block's input does on its own. */
+static void walk_take_words(ftmem__walk *walk, int32_t pass, ftmem__low *low)
+{
+    const ftmem__ends *words = &walk->words;
+    bool eval = pass == FTMEM__PASS_EVAL;
+    if (!low->shape->scattered) return;
+    walk->word = ftmem__input(&walk->tape, low->tokens * low->shape->h, low->shape->h, words->out_dtype, words->out_grad && !eval);
+    if (words->leaf && !eval) ftmem__hold(&walk->tape, walk->word.store);
+    low->words = &walk->word;
+}
+
 /* Forward of the embedding. The stream itself belongs to the first block, so it is not left here. */
 static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_t pass, const walk_probe *probe, walk_run *result)
 {
@@ -748,6 +795,7 @@ static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_
     int32_t i;
     walk_start(walk, NULL, pass, probe);
     walk_give(walk, stack, walk_source(walk, stack), pass, &low);
+    walk_take_words(walk, pass, &low);
     base = tape->live;
     ftmem__tape_mark(tape);
     if (pass == FTMEM__PASS_FORWARD && !probe) low.params = &walk->params;
@@ -759,7 +807,8 @@ static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_
     walk_end(walk, probe);
     f = walk_figure(tape, base);
     if (pass == FTMEM__PASS_EVAL) {
-        e->eval_released_bytes = f.delta - tape->stores[x.store].bytes - walk_made_bytes(&low);
+        e->eval_released_bytes =
+            f.delta - walk_made_bytes(&low) - walk_cache_only(tape) - tape->stores[x.store].bytes + (low.words ? ftmem__round512(ftmem__bytes(low.words->dtype, low.words->n)) : 0);
         e->eval_aliased = walk_aliased(&p, x);
         return f;
     }
@@ -782,10 +831,10 @@ static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_
 }
 
 /* Backward from a stream whose forward has just been recorded on the tape; nothing else of it is held any more. */
-static ftmem__figure walk_embed_backward_from(ftmem__walk *walk, walk_run run, const walk_probe *probe)
+static ftmem__figure walk_embed_backward_from(ftmem__walk *walk, ftmem__ends *ends, walk_run run, const walk_probe *probe)
 {
     ftmem__tape *tape = &walk->tape;
-    ftmem__var x = run.out, side = run.low.side[FTMEM__SIDE_LAYERS];
+    ftmem__var x = run.out, side = run.low.made ? run.low.side[FTMEM__SIDE_LAYERS] : x;
     bool made = run.low.made && side.grad;
     ftmem__figure f;
     int64_t base;
@@ -800,6 +849,7 @@ static ftmem__figure walk_embed_backward_from(ftmem__walk *walk, walk_run run, c
     if (made && x.grad) ftmem__deliver(tape, side, of_side);
     ftmem__backward(tape, x.grad ? x : side, x.grad ? g : of_side);
     f = walk_figure(tape, base);
+    ends->update_peak = tape->update_peak - base;
     walk_end(walk, probe);
     return f;
 }
@@ -814,6 +864,7 @@ static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t stack, int32
     int32_t i;
     walk_start(walk, NULL, pass, NULL);
     walk_give(walk, stack, walk_source(walk, stack), pass, &low);
+    walk_take_words(walk, pass, &low);
     x = ftmem__low_embed(&low, &p);
     walk_mark_made(&low);
     walk_drop_made(&low);
@@ -824,7 +875,57 @@ static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t stack, int32
     ftmem__drop(tape, x);
     run.low = low;
     run.out = x;
-    return walk_embed_backward_from(walk, run, probe);
+    return walk_embed_backward_from(walk, &walk->stack[stack].embed, run, probe);
+}
+
+/* ----------------------------------------------------------------------------------------- words before a tower */
+
+static ftmem__figure walk_words_forward(ftmem__walk *walk, int32_t pass, const walk_probe *probe, ftmem__var *result)
+{
+    ftmem__low low = walk_low(walk, walk->stacks - 1, NULL, pass);
+    ftmem__tape *tape = &walk->tape;
+    ftmem__var x;
+    int64_t base;
+    walk_start(walk, NULL, pass, probe);
+    base = tape->live;
+    ftmem__tape_mark(tape);
+    if (pass == FTMEM__PASS_FORWARD && !probe) low.params = &walk->params;
+    tape->part = FTMEM__PART_EMBEDDING;
+    x = ftmem__low_words(&low);
+    if (pass == FTMEM__PASS_FORWARD) {
+        walk->words.out_grad = x.grad;
+        walk->words.out_dtype = x.dtype;
+        walk->words.leaf = x.node == FTMEM__LEAF;
+        walk->words.flops_forward = tape->flops;
+    }
+    tape->result = x.store;
+    walk_end(walk, probe);
+    if (result) *result = x;
+    return walk_figure(tape, base);
+}
+
+static ftmem__figure walk_words_backward(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
+{
+    walk_run run = { 0 };
+    (void)walk_words_forward(walk, pass, NULL, &run.out);
+    ftmem__cache_clear(&walk->tape);
+    ftmem__drop(&walk->tape, run.out);
+    return walk_embed_backward_from(walk, &walk->words, run, probe);
+}
+
+static void walk_words(ftmem__walk *walk)
+{
+    const ftmem_job *job = walk->shape.job;
+    ftmem__ends *words = &walk->words;
+    if (!walk->shape.scattered) return;
+    memset(words, 0, sizeof *words);
+    walk->params.segment = FTMEM__SEGMENT_WORDS;
+    words->pass[FTMEM__PASS_FORWARD] = walk_words_forward(walk, FTMEM__PASS_FORWARD, NULL, NULL);
+    if (words->out_grad && !words->leaf) {
+        words->pass[FTMEM__PASS_BACKWARD] = walk_words_backward(walk, FTMEM__PASS_BACKWARD, NULL);
+        if (job->accumulation > 1) words->pass[FTMEM__PASS_BACKWARD_LATER] = walk_words_backward(walk, FTMEM__PASS_BACKWARD_LATER, NULL);
+    }
+    if (job->eval == FTMEM_ON) words->pass[FTMEM__PASS_EVAL] = walk_words_forward(walk, FTMEM__PASS_EVAL, NULL, NULL);
 }
 
 /* ------------------------------------------------------------------------------------------------ head and loss */
@@ -997,6 +1098,7 @@ static ftmem__figure walk_bridge_forward(ftmem__walk *walk, int32_t stack, int32
         ends->out_grad = run.out.grad;
         ends->out_dtype = run.out.dtype;
         ends->cache_bytes = walk_cache_only(tape);
+        ends->outputs_bytes = walk_attributes(tape);
     }
     if (!probe) walk_record_side(&walk->stack[stack + 1].side[FTMEM__SIDE_SOURCE], tape, run.out, pass, false);
     tape->stores[run.out.store].side = true;
@@ -1045,8 +1147,8 @@ static ftmem_status walk_blocks(ftmem__walk *walk, int32_t stack, walk_stream *s
         of_layer[i] = (uint8_t)(kind - walk->kind);
         in.grad = kind->out_grad;
         in.dtype = kind->out_dtype;
+        if (!kind->unread) *stream = in;
     }
-    *stream = in;
     return FTMEM_OK;
 }
 
@@ -1064,7 +1166,7 @@ static walk_stream walk_embed(ftmem__walk *walk, int32_t stack)
     stream.dtype = embed->out_dtype;
     back = embed->back = stream.grad || (run.low.made && run.low.side[FTMEM__SIDE_LAYERS].grad);
     if (back) {
-        embed->pass[FTMEM__PASS_BACKWARD] = walk_embed_backward_from(walk, run, NULL);
+        embed->pass[FTMEM__PASS_BACKWARD] = walk_embed_backward_from(walk, embed, run, NULL);
         embed->flops_backward = walk->tape.flops;
     }
     if (back && job->accumulation > 1)
@@ -1074,7 +1176,7 @@ static walk_stream walk_embed(ftmem__walk *walk, int32_t stack)
     return stream;
 }
 
-/* A vision tower is there and does not run. */
+/* A vision tower, or blocks for multi-token prediction: there, and not run. */
 static void walk_tower(ftmem__walk *walk)
 {
     ftmem__low low = walk_low(walk, 0, NULL, FTMEM__PASS_EVAL);
@@ -1082,6 +1184,7 @@ static void walk_tower(ftmem__walk *walk)
     walk->params.segment = ftmem__segment_embed(0);
     low.params = &walk->params;
     ftmem__low_tower(&low);
+    ftmem__low_mtp(&low);
 }
 
 ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error)
@@ -1089,6 +1192,7 @@ ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error)
     walk_stream stream;
     ftmem_status status;
     int32_t stack;
+    walk_words(walk);
     for (stack = 0; stack < walk->stacks; stack++) {
         stream = walk_embed(walk, stack);
         status = walk_blocks(walk, stack, &stream, error);
@@ -1096,7 +1200,7 @@ ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error)
         if (stack == walk->stacks - 1) walk_head(walk, stream.dtype, stream.grad);
         else walk_bridge(walk, stack, &stream);
     }
-    walk_tower(walk);
+    if (!walk->shape.scattered) walk_tower(walk);
     if (!walk->exhausted && !walk->params.full) return FTMEM_OK;
     return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "model.family", walk->shape.family->model_type,
                        "One block has more operations than the interpreter's limit.");
@@ -1105,7 +1209,7 @@ ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error)
 static walk_stream walk_last_stream(const ftmem__walk *walk, int32_t stack)
 {
     const ftmem__stack *s = &walk->stack[stack];
-    const ftmem__kind *last = &walk->kind[s->of_layer[s->shape->model->layers - 1]];
+    const ftmem__kind *last = &walk->kind[s->of_layer[s->shape->model->layers - 1 - s->shape->unread]];
     walk_stream stream;
     stream.grad = last->out_grad;
     stream.dtype = last->out_dtype;
@@ -1132,7 +1236,10 @@ void ftmem__walk_again(ftmem__walk *walk, int32_t segment, int32_t pass, int32_t
     probe.capture = capture;
     probe.context = context;
     probe.event = event;
-    if (ftmem__segment_is_embed(segment)) {
+    if (segment == FTMEM__SEGMENT_WORDS) {
+        if (backward) walk_words_backward(walk, pass, &probe);
+        else walk_words_forward(walk, pass, &probe, NULL);
+    } else if (ftmem__segment_is_embed(segment)) {
         if (backward) walk_embed_backward(walk, stack, pass, &probe);
         else walk_embed_forward(walk, stack, pass, &probe, NULL);
     } else if (segment < 0) {

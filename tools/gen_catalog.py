@@ -114,8 +114,8 @@ def default_values(values):
         if kinds and len(kinds) == 1 and kinds[0] not in ("sliding_attention", "full_attention"):
             continue  # every layer is of the family's own kind
         if kinds:
-            if kinds != ["sliding_attention"] * (len(kinds) - 1) + ["full_attention"]:
-                raise Failure(f"{key}: the library knows cycles of window layers that end with a full one, not {value}")
+            if kinds not in ([kind] * (len(kinds) - 1) + ["full_attention"] for kind in ("sliding_attention", "linear_attention")):
+                raise Failure(f"{key}: the library knows cycles of window or linear layers that end with a full one, not {value}")
             value = str(len(kinds))  # the period
         elif value.startswith("=") or value == "null":
             continue

@@ -46,18 +46,11 @@ PRECISIONS = {
     "bf16": ("bf16", "auto"), "fp16": ("fp16", "auto"), "fp32": ("fp32", "auto"),
     "amp_bf16": ("fp32", "bf16"), "amp_fp16": ("fp32", "fp16"),
 }  # dtype of the weights, autocast
+NOT_MODELLED_PRECISIONS = ("fp8", "float8", "nvfp4", "mxfp4")
 METHOD_ALIASES = {
     "rslora": "lora", "lora_plus": "lora", "loraplus": "lora", "lora+": "lora", "pissa": "lora", "olora": "lora", "lorafa": "lora_fa",
     "prompt_tuning": "prompt", "prefix_tuning": "prefix",
 }
-OPTIMIZERS = {
-    "adamw_torch": "adamw", "adamw_torch_fused": "adamw_fused", "adamw_bnb_8bit": "adamw_8bit", "paged_adamw": "paged_adamw_32bit",
-}
-NOT_MODELLED_OPTIMIZERS = (
-    "lion", "paged_lion", "galore", "apollo", "lomo", "adalomo", "grokadamw", "schedule_free", "rmsprop", "ademamix",
-    "paged_ademamix", "adagrad", "adamw_torch_xla", "adamw_torch_npu", "adamw_apex", "adamw_anyprecision", "adamw_torch_4bit",
-    "adamw_torch_8bit", "stable_adamw", "muon", "adamw_hf",
-)
 ATTENTIONS = {"flash_attention_2": "flash2", "flash_attn_2": "flash2"}
 NOT_MODELLED_ATTENTIONS = ("flash_attention_3", "flash_attention_4", "flex_attention", "paged", "kernels-community")
 # Known to users, not to this version: refused by name. The second part says what is meant by a value that changes nothing.
@@ -66,7 +59,7 @@ NOT_MODELLED: dict[str, tuple[Any, ...]] = {
     "zero_stage": (0,), "tensor_parallel": (1,), "pipeline_parallel": (1,), "context_parallel": (1,), "offload": (False,), "torch_compile": (False,),
 }
 # Values that change nothing about memory.
-NEUTRAL = frozenset(("lora_alpha", "learning_rate", "seed"))
+NEUTRAL = frozenset(("lora_alpha", "learning_rate", "seed", "tf32"))
 # Zero means "default" to C; whoever writes one of these as 0 made a mistake.
 NEVER_ZERO = frozenset(
     ["job." + m for m in ("micro_batch", "sequence", "accumulation", "eval_batch", "loss_chunk_tokens", "recompute_every", "classes")]
@@ -112,6 +105,8 @@ def expand_method(name: str, value: Any) -> Values:
 
 
 def expand_precision(name: str, value: Any) -> Values:
+    if any(w in str(value).lower() for w in NOT_MODELLED_PRECISIONS):
+        raise Unsupported(f"{name} {value} is not modelled; there are {', '.join(PRECISIONS)}.", name, str(value))
     dtype, autocast = PRECISIONS[choice(name, value, PRECISIONS)]
     return {"job.dtype": dtype, "job.autocast": autocast}
 
@@ -135,13 +130,6 @@ def expand_liger(name: str, value: Any) -> Values:
     return {"job.loss": "fused", "job.kernels": ("norm", "rope", "mlp")} if switch(name, value) else {}
 
 
-def expand_optimizer(name: str, value: Any) -> Values:
-    word = str(getattr(value, "value", value)).lower()
-    if word.startswith(NOT_MODELLED_OPTIMIZERS):
-        raise Unsupported(f"{name} {word} is not modelled; there are {', '.join(names('optimizer')[1:])}.", name, word)
-    return {"job.optimizer": OPTIMIZERS.get(word, word)}
-
-
 def expand_attention(name: str, value: Any) -> Values:
     word = str(value).lower()
     if word.startswith(NOT_MODELLED_ATTENTIONS):
@@ -152,10 +140,10 @@ def expand_attention(name: str, value: Any) -> Values:
 EXPANDERS: dict[str, Callable[[str, Any], Values]] = {
     "method": expand_method, "precision": expand_precision, "gradient_checkpointing": expand_recompute,
     "activation_checkpointing": expand_recompute, "recompute": expand_recompute,
-    "bf16": expand_mixed, "fp16": expand_mixed, "use_liger_kernel": expand_liger, "optim": expand_optimizer,
-    "optimizer": expand_optimizer, "attn_implementation": expand_attention, "attention": expand_attention,
+    "bf16": expand_mixed, "fp16": expand_mixed, "use_liger_kernel": expand_liger,
+    "attn_implementation": expand_attention, "attention": expand_attention,
 }
-for _path in ("job.recompute", "job.optimizer", "job.attention"):
+for _path in ("job.recompute", "job.attention"):
     EXPANDERS[_path] = EXPANDERS[_path.split(".")[1]]
 FRIENDLY = tuple(dict.fromkeys(("gpu", *EXPANDERS, *ALIASES)))
 
