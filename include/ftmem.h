@@ -108,11 +108,12 @@ enum {
     /* latent attention with dense MLPs; sinks; code outside transformers */
     FTMEM_MINICPM3 = 56, FTMEM_MIMO_V2_FLASH = 57, FTMEM_DEEPSEEK = 58,
     FTMEM_QWEN2_MOE = 59, FTMEM_GPT_OSS = 60,
-    FTMEM_MINISTRAL3 = 61, FTMEM_MIMO = 62, FTMEM_NEMOTRON_H = 63,
+    FTMEM_MINISTRAL3 = 61, FTMEM_MIMO = 62, FTMEM_NEMOTRON_H = 63, FTMEM_GRANITEMOEHYBRID = 64, FTMEM_BAMBA = 65, FTMEM_MAMBA2 = 66,
     /* gated delta-net linear attention beside full attention */
-    FTMEM_QWEN3_NEXT = 64, FTMEM_QWEN3_5 = 65, FTMEM_QWEN3_5_MOE = 66,
-    FTMEM_GEMMA4 = 67, FTMEM_GEMMA4_VISION = 68, FTMEM_GEMMA4_AUDIO = 69, /* the latter two: its towers */
-    FTMEM_FAMILY_END = 70
+    FTMEM_QWEN3_NEXT = 67, FTMEM_QWEN3_5 = 68, FTMEM_QWEN3_5_MOE = 69,
+    FTMEM_KIMI_K25_VISION = 70, FTMEM_DOTS1 = 71, FTMEM_FLEX_OLMO = 72, FTMEM_GRANITEMOE = 73, FTMEM_GLM4_MOE_LITE = 74, FTMEM_ERNIE4_5_MOE = 75,
+    FTMEM_GEMMA4 = 76, FTMEM_GEMMA4_VISION = 77, FTMEM_GEMMA4_AUDIO = 78, /* the latter two: its towers */
+    FTMEM_FAMILY_END = 79
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
@@ -122,7 +123,7 @@ enum { FTMEM_ACT_AUTO = 0, FTMEM_SILU = 1, FTMEM_GELU = 2, FTMEM_GELU_TANH = 3, 
 /* Vision towers with what leads from them to the text model, named by the vision-language model's model_type. */
 enum {
     FTMEM_TOWER_NONE = 0, FTMEM_TOWER_LLAVA = 1, FTMEM_TOWER_GEMMA3 = 2, FTMEM_TOWER_MISTRAL3 = 3, FTMEM_TOWER_QWEN2_5_VL = 4,
-    FTMEM_TOWER_QWEN3_VL = 5, FTMEM_TOWER_GEMMA4 = 6, FTMEM_TOWER_END = 7
+    FTMEM_TOWER_QWEN3_VL = 5, FTMEM_TOWER_KIMI_K25 = 6, FTMEM_TOWER_GEMMA4 = 7, FTMEM_TOWER_END = 8
 };
 
 /* What is trained: an adapter by PEFT's method. The base may be stored in any format (ftmem_adapter.quant). */
@@ -212,7 +213,8 @@ enum {
     FTMEM_OPTIMI_ADAMW = 48,  /* torch-optimi, the loop; Kahan summation over 16-bit weights */
     FTMEM_MUON = 49,  /* torch.optim.Muon for matrices of blocks, foreach AdamW for the rest */
     FTMEM_SOPHIA = 50,
-    FTMEM_OPTIMIZER_END = 51
+    FTMEM_GALORE_ADAFACTOR = 51,
+    FTMEM_OPTIMIZER_END = 52
 };
 
 enum {
@@ -252,6 +254,14 @@ enum { FTMEM_MASK_AUTO = 0, FTMEM_MASK_NONE = 1, FTMEM_MASK_PADDED = 2, FTMEM_MA
 enum {
     FTMEM_TASK_AUTO = 0, FTMEM_TASK_CAUSAL_LM = 1, FTMEM_TASK_CLASSIFY = 2, FTMEM_TASK_MASKED_LM = 3, FTMEM_TASK_TOKEN_CLASSIFY = 4,
     FTMEM_TASK_IMAGE_CLASSIFY = 5, FTMEM_TASK_END = 6
+};
+
+/* What torch.compile compiles, for ftmem_job.compile; a set is an OR. What a compiled graph keeps is decided by its partitioner
+   (torch/_functorch/partitioners.py min_cut_rematerialization_partition): inputs of matrix products and what products and
+   reductions made; what lies between is computed again, fused. */
+enum {
+    FTMEM_COMPILE_BLOCKS = 1, /* each block a graph (torchtune's compile_model, transformers' layers) */
+    FTMEM_COMPILE_LOSS = 2    /* the cross-entropy a graph; logits are not widened */
 };
 
 /* Kernels that replace what transformers writes out, for ftmem_job.kernels; a set is an OR. Each is a rule row (lib/ops.inc). */
@@ -344,7 +354,7 @@ enum { FTMEM_FROM_EXACT = 1, FTMEM_FROM_RULE = 2, FTMEM_FROM_CALIBRATION = 3, FT
 
 /* Each enum above has a name table: "dtype", "family", "tower", "activation", "adapter", "quant", "optimizer", "attention", "kernel",
    "recompute", "loss", "mask", "task", "stack", "role", "class", "phase", "verdict", "switch"; "part", "fused" and "vendor" name
-   the bits of ftmem_job.freeze and ftmem_job.kernels and the values of ftmem_gpu.vendor. */
+   the bits of ftmem_job.freeze, ftmem_job.kernels and ftmem_job.compile and the values of ftmem_gpu.vendor. */
 FTMEM_API const char *ftmem_enum_name(const char *enum_name, int32_t value); /* NULL if there is none */
 FTMEM_API ftmem_status ftmem_enum_parse(const char *enum_name, const char *text, int32_t *value, ftmem_error *error);
 
@@ -472,6 +482,8 @@ typedef struct ftmem_model {
     int64_t tower_full_every; /* every so many blocks one attends to the whole image; 0: all do */
     int32_t tower_activation; /* of the tower's MLP; AUTO: the tower's usual one */
     int32_t tower_class_token; /* switch: the class token's feature is among those handed on (LLaVA's select strategy "full"); AUTO: off */
+    int64_t tower_tap_first;  /* blocks before the first of tower_taps; 0: tower_tap_every */
+    int64_t tower_tap_every;  /* from one to the next; 0: as many as leaves the last one in the tower */
 } ftmem_model;
 
 /* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do
@@ -589,7 +601,7 @@ typedef struct ftmem_job {
     int32_t outputs_fp32;         /* switch: accelerate converts the outputs of an autocast forward to fp32; AUTO: off */
     int32_t use_cache;            /* switch: the model returns keys and values, and its outputs hold them (transformers 4, use_cache left on); AUTO: off */
     int32_t varied_lengths;       /* switch: rows of a run differ in length, so that cached blocks fit badly (reserved and process); AUTO: off */
-    int32_t reserved2;
+    int32_t compile;              /* OR of FTMEM_COMPILE_...: what torch.compile compiles; 0: nothing. Blocks: of RMSNorm, whole rotation and a gated MLP only */
     int32_t stack_version;        /* of the stack, major x 100 + minor; 0: the newest that the table knows */
     int32_t bitsandbytes_version; /* major x 100 + minor, 43 = 0.43; 0: 50. Before 0.43 a 4-bit linear keeps its input */
     int32_t offload_checkpoints;  /* switch: what checkpoints keep goes to CPU memory (Unsloth, torchtune); AUTO: off */

@@ -40,9 +40,10 @@ typedef struct ftmem__param {
     bool trained;
     int64_t copies; /* equal tensors which this one stands for: of its segment, or outside the stacks */
     bool outside;
-    bool routed; /* of the experts that a router chooses from */
-    bool base;   /* belongs to the base model (not LoRA, not a saved copy) */
-    bool idle;   /* requires a gradient and never gets one: no state either */
+    int32_t kernels; /* OR of FTMEM_FUSED_..., job.kernels and what compiling makes of a block */
+    bool routed;     /* of the experts that a router chooses from */
+    bool base;       /* belongs to the base model (not LoRA, not a saved copy) */
+    bool idle;       /* requires a gradient and never gets one: no state either */
 } ftmem__param;
 enum { FTMEM__MAX_PARAMS = 256 };
 typedef struct ftmem__params {
@@ -85,6 +86,7 @@ typedef struct ftmem__shape {
     bool head_own_trained;                                   /* what the head has beside a matrix that it may share: a bias, a transform */
     bool tied;                                               /* head and embedding are one tensor */
     bool require_input_grad;                                 /* enable_input_require_grads: the embedding's output requires a gradient */
+    bool rotates;                                            /* cos and sin are made */
     bool has_sliding, has_full;                              /* some block has this kind */
     int64_t eval_b;                                          /* rows of an evaluation pass */
     bool mask_cross;                                         /* and for cross-attention */
@@ -92,12 +94,16 @@ typedef struct ftmem__shape {
     bool fed_features;                                       /* the first stack takes features of a fixed length, which are not masked */
     bool causal;                                             /* blocks of a decoder */
     bool crossed;                                            /* blocks attend to the stack before this one */
+    bool chunked;                                            /* attention runs image by image, or window by window */
+    int64_t grid[2], window, unit;                           /* of an image: merged patches high and wide, of a window's side; patches of a merged one */
     bool image_masks;                                        /* masks of each row's own, which show where its images are */
+    bool takes_video;                                        /* the model's forward looks for tokens of videos too, and is given the kinds of all tokens */
     bool scattered;                                          /* what the stack before has made takes the places of tokens */
     bool tower;                                              /* a vision tower, whose rows are images */
     int64_t unread;                                          /* its last blocks whose output nobody reads */
-    int64_t each;                                            /* images of a row; 1 elsewhere */
-    const struct ftmem__shape *next;                         /* of a tower: the text model's */
+    int64_t taps, tap_first, tap_every; /* of a tower: blocks whose output goes on besides; of the text model: its first blocks, after which they are added */
+    int64_t each;                       /* images of a row; 1 elsewhere */
+    const struct ftmem__shape *next;    /* of a tower: the text model's */
 } ftmem__shape;
 
 /* Values that a block is given beside the stream, or makes for the blocks after it. */
@@ -129,6 +135,7 @@ typedef struct ftmem__low {
     uint8_t kind;            /* of the block: FTMEM__LAYER_... */
     uint8_t mlp;             /* FTMEM__MLP_... */
     const ftmem__var *join;  /* residual that attention or MLP add in their own forward, or NULL */
+    int32_t kernels;         /* OR of FTMEM_FUSED_..., job.kernels and what compiling makes of a block */
     bool routed;             /* what is declared now belongs to routed experts */
     int64_t copies;          /* what is declared now stands for so many equal tensors, each for its share of the rows; 0: one */
     bool cross;              /* attention looks at the stack before */
@@ -242,6 +249,7 @@ ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x);
 ftmem__var ftmem__low_up(ftmem__low *low, ftmem__var x);                               /* act(up(x)): takes over x */
 ftmem__var ftmem__low_down(ftmem__low *low, ftmem__var x);                             /* x stays the caller's */
 ftmem__var ftmem__low_gated(ftmem__low *low, ftmem__var x, int64_t width);             /* a gated MLP of this width */
+ftmem__var ftmem__low_gated_fused(ftmem__low *low, ftmem__var x, int64_t width);       /* gate and up in one projection */
 ftmem__var ftmem__low_plain(ftmem__low *low, ftmem__var x, int64_t width);             /* one without a gate */
 ftmem__var ftmem__low_mlp_inline(ftmem__low *low, ftmem__var x);                       /* takes over x */
 ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x);                       /* takes over x */
@@ -269,7 +277,15 @@ ftmem__var ftmem__low_widen(ftmem__low *low, ftmem__var x); /* the token embeddi
 ftmem__var ftmem__low_embed_patches(ftmem__low *low);
 ftmem__var ftmem__low_patches(ftmem__low *low, int32_t role, int64_t patches, bool bias); /* an image's patches through a convolution */
 /* image.c */
-ftmem__var ftmem__low_embed_image(ftmem__low *low);
+ftmem__var ftmem__low_embed_image(ftmem__low *low, ftmem__prologue *p);
+ftmem__var ftmem__low_tap(ftmem__low *low, ftmem__var x);                            /* features of a block besides the last; x stays the caller's */
+ftmem__var ftmem__low_deepstack(ftmem__low *low, ftmem__var x, ftmem__var features); /* adds them to the stream; both stay the caller's */
+static inline bool ftmem__shape_tapped(const ftmem__shape *shape, int64_t layer)
+{
+    int64_t at = layer - shape->tap_first;
+    return at >= 0 && at % shape->tap_every == 0 && at / shape->tap_every < shape->taps;
+}
+void ftmem__low_image_positions(ftmem__low *low, ftmem__prologue *p);
 ftmem__var ftmem__low_bridge(ftmem__low *low, ftmem__var x); /* a tower's end: features in the text model's width; x stays the caller's */
 ftmem__var ftmem__low_scatter(ftmem__low *low, ftmem__prologue *p, ftmem__var words); /* takes over the words */
 /* tower.c */

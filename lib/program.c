@@ -346,6 +346,7 @@ static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
     program_names names;
     ftmem__var out, y;
     if (low->kind == FTMEM__LAYER_LINEAR) return ftmem__low_delta(low, x);
+    if (low->kind == FTMEM__LAYER_SSM) return ftmem__low_ssm(low, x);
     out = program_attend(low, x, &names);
     if (shape->family->gated_output) out = program_gate(low, out, names.locals[0]);
     y = program_out(low, out);
@@ -496,8 +497,7 @@ static void program_clamp(ftmem__low *low, program_frame *f)
 
 static ftmem__var program_mixer(ftmem__low *low, ftmem__var x)
 {
-    if (low->kind == FTMEM__LAYER_NONE) return ftmem__low_mlp(low, x);
-    return low->kind == FTMEM__LAYER_SSM ? ftmem__low_ssm(low, x) : program_attention(low, x);
+    return low->kind == FTMEM__LAYER_NONE ? ftmem__low_mlp(low, x) : program_attention(low, x);
 }
 
 /* modeling_gemma4.py Gemma4TextDecoderLayer: what the MLP made and what the experts made of its input, each normalised; all are names. */
@@ -545,6 +545,8 @@ static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
         break;
     case FTMEM__NORM_ASIDE: program_set(tape, &f->branch, &f->has_branch, ftmem__low_norm(low, f->cur, shape->h)); break;
     case FTMEM__ATTENTION: program_replace(tape, &f->cur, program_attention(low, f->cur)); break;
+    case FTMEM__NARROW: program_replace(tape, &f->cur, ftmem__cast(tape, f->cur, shape->dtype)); break;
+    case FTMEM__WIDE_RESIDUAL: program_replace(tape, &f->residual, ftmem__cast(tape, f->residual, FTMEM_FP32)); break;
     case FTMEM__MIXER: program_replace(tape, &f->cur, program_mixer(low, f->cur)); break;
     case FTMEM__ATTENTION_ASIDE: program_set(tape, &f->branch, &f->has_branch, program_attention(low, f->cur)); break;
     case FTMEM__MLP: program_replace(tape, &f->cur, ftmem__low_mlp(low, f->cur)); break;
@@ -607,6 +609,8 @@ static ftmem__var program_returned(ftmem__low *low)
     bool wide = shape->qlora || shape->lora8 || shape->family->eager == FTMEM__EAGER_FALCON;
     int32_t dtype = !shape->autocast ? shape->stream : wide ? FTMEM_FP32 : shape->autocast;
     ftmem__var none = ftmem__constant(0, 0, dtype);
+    bool hybrid = shape->model->ssm_heads > 0, own = low->kind != FTMEM__LAYER_SSM; /* a mixer returns none, and runs after the attention that did */
+    if (hybrid && own == passing) return none;
     if (!shape->family->returns_weights || ftmem__low_kernel(low, dtype) != FTMEM_KERNEL_EAGER || (!passing && !again)) return none;
     return program_table(low, low->b * shape->heads * shape->s * shape->s, shape->s, dtype, FTMEM__OP_SOFTMAX);
 }
@@ -705,19 +709,31 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
 {
     const ftmem__shape *shape = low->shape;
     bool complex_pairs = shape->family->turn == FTMEM__TURN_COMPLEX; /* one complex table: two halves of it here */
-    int32_t dtype = shape->family->tables == FTMEM__TABLES_FP32 || complex_pairs ? FTMEM_FP32 : shape->mask;
+    int32_t dtype =
+        shape->family->tables == FTMEM__TABLES_FP32 || shape->family->tables == FTMEM__TABLES_TURNED_FP32 || complex_pairs ? FTMEM_FP32 : shape->mask;
     bool by_row = shape->model->tower == FTMEM_TOWER_QWEN2_5_VL || shape->model->tower == FTMEM_TOWER_QWEN3_VL; /* positions in time, height and width */
     bool half = complex_pairs || shape->family->turn == FTMEM__TURN_HALVES;
     int64_t n = (by_row ? low->b : 1) * shape->s * shape->rotary / (half ? 2 : 1);
-    if (shape->family->positions <= FTMEM__ROPE_INTERLEAVED ||
-        shape->family->positions == FTMEM__UNROTATED) /* modeling_llama.py LlamaModel: position_ids is an argument of every block */
-        program_argument(p, program_table(low, shape->s, 0, FTMEM_INT64, FTMEM__OP_TABLE));
+    if (shape->tower) {
+        ftmem__low_image_positions(low, p);
+        return;
+    }
+    if (by_row && shape->scattered) /* get_rope_index: in three dimensions for each row, no argument of the blocks */
+        program_hold(p, program_table(low, 3 * low->tokens, 0, FTMEM_INT64, FTMEM__OP_TABLE));
+    else if (shape->family->positions <= FTMEM__ROPE_INTERLEAVED ||
+             shape->family->positions == FTMEM__UNROTATED) /* modeling_llama.py LlamaModel: position_ids is an argument of every block */
+        (shape->family->ids_held ? program_hold : program_argument)(p, program_table(low, shape->s, 0, FTMEM_INT64, FTMEM__OP_TABLE));
     if (shape->family->turn == FTMEM__TURN_PAIRS) { /* modeling_gptj.py: sin and cos are halves of one tensor, which no rotation keeps */
         program_argument(p, program_table(low, n, shape->rotary, shape->stream, FTMEM__OP_TABLE));
         return;
     }
     if (shape->family->tables_by_kind && shape->has_full && shape->has_sliding) n += shape->s * program_other_rotary(shape); /* each kind has its own pair */
-    if (shape->family->positions > FTMEM__ROPE_INTERLEAVED || shape->model->alibi == FTMEM_ON) return;
+    if (shape->family->positions > FTMEM__ROPE_INTERLEAVED || shape->model->alibi == FTMEM_ON || !shape->rotates) return;
+    if (shape->family->tables == FTMEM__TABLES_TURNED_FP32) { /* each call repeats them, and keeps its own */
+        program_argument(p, program_table(low, n, shape->rotary, dtype, FTMEM__OP_TABLE));
+        program_argument(p, program_table(low, n, shape->rotary, dtype, FTMEM__OP_TABLE));
+        return;
+    }
     p->tables[0] = program_table(low, n, shape->rotary, dtype, FTMEM__OP_TABLE);
     p->tables[1] = program_table(low, n, shape->rotary, dtype, FTMEM__OP_TABLE);
     p->has_tables = true;
@@ -791,7 +807,8 @@ static ftmem__var program_learned(ftmem__low *low, ftmem__prologue *p, ftmem__va
 static ftmem__var program_scaled(ftmem__low *low, ftmem__prologue *p, ftmem__var x)
 {
     ftmem__var y = ftmem__unary(low->tape, FTMEM__OP_SCALE, x);
-    program_hold(p, x);
+    program_hold(p, ftmem__keep(low->tape, y)); /* it takes the name over */
+    ftmem__drop(low->tape, x);
     return y;
 }
 
@@ -810,6 +827,7 @@ static void program_leaf(ftmem__low *low, ftmem__var *x)
 
 void ftmem__low_input_leaf(ftmem__low *low, ftmem__var *x)
 {
+    if (low->shape->family->no_input_leaf) return;
     if (low->shape->require_input_grad && low->tape->mode != FTMEM__NO_GRAD && !x->grad) program_leaf(low, x);
 }
 
@@ -888,7 +906,7 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     case FTMEM__EMBED_NORMED: x = ftmem__low_embed_normed(low); break;
     case FTMEM__EMBED_SEGMENTS: x = ftmem__low_embed_segments(low); break;
     case FTMEM__EMBED_PATCHES: x = ftmem__low_embed_patches(low); break;
-    case FTMEM__EMBED_IMAGE: x = ftmem__low_embed_image(low); break;
+    case FTMEM__EMBED_IMAGE: x = ftmem__low_embed_image(low, p); break;
     default: x = program_embed_tokens(low, p); break;
     }
     if (shape->embedding_width != shape->h) {

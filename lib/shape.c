@@ -45,7 +45,8 @@ uint8_t ftmem__shape_layer_kind(const ftmem__shape *shape, int64_t layer)
         bool old = ftmem__layer_attention(shape->model->layer_kind[layer - 1]) == FTMEM__LAYER_SHARED_INDEX;
         return kind | (old ? FTMEM__LAYER_HANDED_OLD : FTMEM__LAYER_HANDED_NEW);
     }
-    bool alike = !shape->family->sliding_kv_twice && ftmem__layer_attention(kind) == FTMEM__LAYER_SLIDING && shape->mask_sliding == shape->mask_full;
+    bool alike =
+        !shape->family->sliding_kv_twice && ftmem__layer_attention(kind) == FTMEM__LAYER_SLIDING && shape->mask_sliding == shape->mask_full && !shape->window;
     return alike ? (uint8_t)(kind - FTMEM__LAYER_SLIDING) : kind;
 }
 
@@ -135,7 +136,9 @@ static void shape_masks(ftmem__shape *shape)
     for (i = 0; i < shape->model->layers; i++) {
         if (ftmem__layer_attention(shape->model->layer_kind[i]) == FTMEM__LAYER_SLIDING) shape->has_sliding = true;
         else shape->has_full = true;
+        if (!shape->family->tables_asked || ftmem__layer_attention(shape->model->layer_kind[i]) == FTMEM__LAYER_FULL) shape->rotates = true;
     }
+    if (shape->family->positions == FTMEM__POSITIONLESS) shape->has_full = false; /* no block attends */
     if (job->attention == FTMEM_FLASH2) always = false;
     shape->mask_full = always;
     shape->mask_cross = shape->crossed && !shape->fed_features && job->mask == FTMEM_MASK_PADDED && job->attention != FTMEM_FLASH2;
@@ -214,6 +217,9 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     shape->tower = tower;
     shape->scattered = !encoder && c->job.images > 0;
     shape->image_masks = shape->scattered && ftmem__family_tower(m)->image_masks;
+    shape->takes_video = shape->scattered && ftmem__family_tower(m)->any_size && ftmem__family_tower(m)->chunked;
+    shape->taps = shape->scattered ? m->tower_taps : 0;
+    shape->tap_every = 1;
     shape->each = tower ? c->job.images : 1;
     shape->b = c->job.micro_batch * shape->each;
     shape->virtual_tokens = tower ? 0 : c->adapter.virtual_tokens;
@@ -238,6 +244,27 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     return shape_check(shape, error);
 }
 
+/* get_vision_window_index in transformers/vision_utils.py: windows are whole numbers of merged patches. */
+static void shape_grid(ftmem__shape *shape, const ftmem__case *c)
+{
+    int64_t merge = c->model.tower_merge > 0 ? c->model.tower_merge : 1, side = merge * c->model.patch_size;
+    shape->grid[0] = c->job.image_height / side;
+    shape->grid[1] = c->job.image_width / side;
+    shape->window = c->model.tower_window / side;
+    shape->unit = merge * merge;
+}
+
+/* Every so many blocks of the tower, after the first ones; their features go to the first blocks of the text model. */
+static void shape_taps(ftmem__shape *shape, const ftmem_model *m)
+{
+    shape->taps = m->tower_taps;
+    shape->tap_every = m->tower_tap_every ? m->tower_tap_every : m->tower_taps ? m->tower_layers / m->tower_taps : 1;
+    if (shape->tap_every < 1) shape->tap_every = 1;
+    shape->tap_first = m->tower_tap_first ? m->tower_tap_first : shape->tap_every;
+    if (shape->tap_first > m->tower_layers - 1 - (shape->taps - 1) * shape->tap_every)
+        shape->tap_first = m->tower_layers - 1 - (shape->taps - 1) * shape->tap_every;
+}
+
 /* Rows are images; the tower's part decides about all of it. */
 ftmem_status ftmem__shape_tower(ftmem__shape *shape, const ftmem__shape *text, const ftmem__case *c, ftmem_error *error)
 {
@@ -246,6 +273,9 @@ ftmem_status ftmem__shape_tower(ftmem__shape *shape, const ftmem__shape *text, c
     shape->adapter = &c->tower;
     shape->rest_trained = shape->position_trained = shape->embed_trained = shape->tower_trained;
     shape->unread = c->model.tower_unread;
+    shape->chunked = shape->family->chunked && c->job.attention != FTMEM_FLASH2;
+    shape_grid(shape, c);
+    shape_taps(shape, &c->model);
     shape->next = text;
     return status;
 }

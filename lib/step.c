@@ -101,14 +101,48 @@ static void step_blocks(step_run *run, int32_t phase, int32_t pass, const ftmem_
     run->level += f.delta;
 }
 
+/* Whether something stands between this block and the next one. */
+static bool step_tapped(const ftmem__stack *stack, int64_t layer)
+{
+    return stack->shape->taps && ftmem__shape_tapped(stack->shape, layer);
+}
+
+static void step_after(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack, int64_t layer)
+{
+    const ftmem__walk *walk = run->walk;
+    bool text = !stack->shape->tower;
+    if (!step_tapped(stack, layer)) return;
+    step_pass(run, phase, text ? walk->deep.pass[pass] : walk->tap.pass[pass], text ? FTMEM__SEGMENT_DEEP : FTMEM__SEGMENT_TAP, pass, (int32_t)layer);
+}
+
+/* Qwen3VLTextModel.forward: layer_outputs is bound anew, and what it named goes. */
+static void step_unnamed(step_run *run, int32_t pass, const ftmem__stack *stack, int64_t layer)
+{
+    if (layer > 0 && !stack->shape->tower && step_tapped(stack, layer - 1)) run->level -= step_stream_bytes(stack->shape, run->walk->deep_in.dtype, pass);
+}
+
+/* Its backward comes before the block's. What the tower's graph keeps of the stream outlives the block above. */
+static void step_after_backward(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack, int64_t layer)
+{
+    const ftmem__walk *walk = run->walk;
+    const ftmem__ends *end = stack->shape->tower ? &walk->tap : &walk->deep;
+    if (!step_tapped(stack, layer) || !end->out_grad) return;
+    if (stack->shape->tower && end->in_kept) run->level += step_stream_bytes(stack->shape, walk->tap_in.dtype, pass);
+    step_after(run, phase, pass, stack, layer);
+}
+
 static void step_blocks_forward(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack)
 {
     const ftmem__kind *kind = &run->walk->kind[stack->of_layer[0]];
     bool aliased = pass == FTMEM__PASS_EVAL ? stack->embed.eval_aliased : stack->embed.aliased;
     int64_t i, last, layers = step_layers(stack);
     for (i = 0; i < layers; i = last + 1) {
-        for (last = i; last > 0 && last + 1 < layers && stack->of_layer[last + 1] == stack->of_layer[i];) last++; /* the first block by itself */
+        for (last = i;
+             last > 0 && last + 1 < layers && stack->of_layer[last + 1] == stack->of_layer[i] && !step_tapped(stack, last) && !step_tapped(stack, last - 1);)
+            last++; /* the first block by itself */
         step_blocks(run, phase, pass, stack, i, last);
+        step_unnamed(run, pass, stack, i);
+        step_after(run, phase, pass, stack, last);
         step_sides_made(run, stack, &run->walk->kind[stack->of_layer[i]], pass);
         if (i == 0 && pass == FTMEM__PASS_FORWARD && stack->embed.stream_kept && !kind->in_kept) run->level += kind->in_bytes;
         if (i > 0 || !aliased || ((kind->in_kept || stack->embed.stream_kept) && pass == FTMEM__PASS_FORWARD)) continue;
@@ -166,6 +200,7 @@ static int64_t step_cache(const ftmem__walk *walk)
     int32_t k;
     for (k = 0; k < walk->stacks; k++) sum += walk->stack[k].embed.cache_bytes + walk->stack[k].end.cache_bytes;
     for (k = 0; k < walk->kinds; k++) sum += walk->kind[k].cache_bytes * walk->kind[k].layers;
+    if (walk->shape.taps) sum += walk->tap.cache_bytes * walk->shape.taps;
     return sum;
 }
 
@@ -176,7 +211,7 @@ static int64_t step_leaf_input(const ftmem__stack *stack)
 {
     const ftmem__shape *shape = stack->shape;
     int64_t sum = 0;
-    if (!shape->require_input_grad) return 0;
+    if (!shape->require_input_grad || shape->family->no_input_leaf) return 0;
     if (!shape->embed_trained && !shape->adapter->trainable_tokens) sum = 2 * step_leaf_bytes(shape);
     if (shape->job->recompute != FTMEM_RECOMPUTE_REENTRANT || shape->family->positional_masks) return sum;
     return sum + stack->embed.mask_bytes + stack->embed.table_bytes;
@@ -200,6 +235,7 @@ static int64_t step_leaf(const ftmem__walk *walk)
     if (!ftmem__holds_outputs(walk->shape.job)) return 0;
     for (k = 0; k < walk->stacks; k++) sum += step_leaf_input(&walk->stack[k]) + step_leaf_sides(&walk->stack[k]) + walk->stack[k].end.outputs_bytes;
     for (k = 0; k < walk->kinds; k++) sum += (walk->kind[k].outputs_bytes + walk->kind[k].attribute_bytes) * walk->kind[k].layers;
+    if (walk->shape.taps) sum += walk->tap.outputs_bytes * walk->shape.taps;
     return sum;
 }
 
@@ -296,7 +332,8 @@ static void step_blocks_backward(step_run *run, int32_t phase, int32_t pass, con
     for (i = step_layers(stack) - 1 - stack->shape->unread; i >= 0; i = last - 1) {
         const ftmem__kind *kind = &run->walk->kind[stack->of_layer[i]];
         if (!kind->out_grad) return;
-        for (last = i; held == 0 && last > 0 && stack->of_layer[last - 1] == stack->of_layer[i];) last--;
+        step_after_backward(run, phase, pass, stack, i);
+        for (last = i; held == 0 && last > 0 && stack->of_layer[last - 1] == stack->of_layer[i] && !step_tapped(stack, last - 1);) last--;
         step_sides_read(run, stack, kind);
         step_blocks(run, phase, pass, stack, i, last);
         run->level += held; /* a gradient that this block has read and another one still holds */
@@ -483,6 +520,10 @@ static void step_flops(ftmem__step *step)
     for (k = 0; k < walk->stacks; k++) {
         step->flops_forward += walk->stack[k].embed.flops_forward + walk->stack[k].end.flops_forward;
         step->flops_backward += walk->stack[k].embed.flops_backward + walk->stack[k].end.flops_backward;
+    }
+    if (walk->shape.taps) {
+        step->flops_forward += walk->tap.flops_forward * (double)walk->shape.taps;
+        step->flops_backward += walk->tap.flops_backward * (double)walk->shape.taps;
     }
     for (k = 0; k < walk->kinds; k++) {
         step->flops_forward += walk->kind[k].flops_forward * (double)walk->kind[k].layers;

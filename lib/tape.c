@@ -245,7 +245,7 @@ static void tape_save_by_row(ftmem__tape *tape, ftmem__node *node, const ftmem__
 static bool tape_saves_after(ftmem__op op)
 {
     if (op >= FTMEM__OP_LINEAR_HQQ && op <= FTMEM__OP_LINEAR_FP8) return true;
-    return op == FTMEM__OP_LAYER_NORM || (op >= FTMEM__OP_FUSED_NORM && op <= FTMEM__OP_FUSED_CE);
+    return op == FTMEM__OP_LAYER_NORM || (op >= FTMEM__OP_FUSED_NORM && op <= FTMEM__OP_COMPILED_CE);
 }
 
 /* Inputs are saved before an operation runs: a recomputation that waits for nothing else ends without running it
@@ -441,6 +441,7 @@ static void tape_update(ftmem__tape *tape, int16_t gradient)
     tape_moment(tape, work.beside);
     ftmem__release(tape, gradient);
     tape_moment(tape, work.after);
+    tape->flops += work.flops;
 }
 
 /* Post-accumulate hooks update the parameter whose gradient has arrived; tensor hooks run before, and find the one before it. */

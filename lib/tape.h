@@ -94,6 +94,7 @@ typedef struct ftmem__later {
 /* An optimizer in backward: bytes that a parameter's update takes beside its gradient, and after that is gone. */
 typedef struct ftmem__work {
     int64_t beside, after;
+    double flops;
 } ftmem__work;
 typedef ftmem__work ftmem__update(const void *context, const ftmem__store *gradient, bool in_block);
 

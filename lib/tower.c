@@ -41,6 +41,7 @@ typedef struct tower_row {
 typedef struct tower_kind {
     const tower_row *rows, *bridge;
     uint8_t id_buffers, small_buffers; /* numbers of the positions; frequencies of a rotation */
+    uint8_t time_rows;                 /* of a table of times, as a buffer */
 } tower_kind;
 
 /* clang-format off */
@@ -68,6 +69,10 @@ ROWS(tower_mistral3, VECTOR(ONCE, H), LINEAR(ONCE, H, MERGED, false, "merging_la
 ROWS(tower_qwen2_5, PLAIN(ONCE, H, PATCH, false), VECTOR(EACH, H), VECTOR(EACH, H), LINEAR(EACH, 3H, H, true, "qkv"), LINEAR(EACH, H, H, true, "proj"),
      LINEAR(EACH, F, H, true, "gate_proj"), LINEAR(EACH, F, H, true, "up_proj"), LINEAR(EACH, H, F, true, "down_proj"));
 ROWS(tower_qwen2_5_merger, VECTOR(ONCE, H), LINEAR(ONCE, MERGED, MERGED, true, "0"), LINEAR(ONCE, TEXT, MERGED, true, "2"));
+/* modeling_kimi_k25.py Kimi_K25VisionModel, Kimi_K25MultimodalProjection */
+ROWS(tower_kimi, PLAIN(ONCE, H, PATCH, true), PLAIN(ONCE, POSITIONS, H, false), NORM(EACH, H), NORM(EACH, H), ATTENTION(true, "proj"), LINEAR(EACH, F, H, true, "fc1"),
+     LINEAR(EACH, H, F, true, "fc2"), NORM(ONCE, H));
+ROWS(tower_kimi_projector, NORM(ONCE, H), LINEAR(ONCE, MERGED, MERGED, true, "in_proj"), LINEAR(ONCE, TEXT, MERGED, true, "out_proj"));
 /* modeling_qwen3_vl.py Qwen3VLVisionModel */
 ROWS(tower_qwen3, PLAIN(ONCE, H, PATCH, true), PLAIN(ONCE, POSITIONS, H, false), NORM(EACH, H), NORM(EACH, H), LINEAR(EACH, 3H, H, true, "qkv"),
      LINEAR(EACH, H, H, true, "proj"), LINEAR(EACH, F, H, true, "linear_fc1"), LINEAR(EACH, H, F, true, "linear_fc2"));
@@ -89,12 +94,13 @@ ROWS(tower_gemma4_audio, PLAIN(ONCE, CHANNELS, 9, false), VECTOR(ONCE, CHANNELS)
 ROWS(tower_gemma4_audio_embedder, LINEAR(ONCE, TEXT, OUT, false, "embedding_projection"));
 
 static const tower_kind tower_kinds[FTMEM_TOWER_END] = {
-    [FTMEM_TOWER_LLAVA] = {tower_clip, tower_llava, 1, 0},
-    [FTMEM_TOWER_GEMMA3] = {tower_siglip, tower_gemma3, 1, 0},
-    [FTMEM_TOWER_MISTRAL3] = {tower_pixtral, tower_mistral3, 0, 2},
-    [FTMEM_TOWER_QWEN2_5_VL] = {tower_qwen2_5, tower_qwen2_5_merger, 0, 2},
-    [FTMEM_TOWER_QWEN3_VL] = {tower_qwen3, tower_qwen3_merger, 0, 2},
-    [FTMEM_TOWER_GEMMA4] = {tower_gemma4, tower_gemma4_embedder, 0, 2},
+    [FTMEM_TOWER_LLAVA] = {tower_clip, tower_llava, 1, 0, 0},
+    [FTMEM_TOWER_GEMMA3] = {tower_siglip, tower_gemma3, 1, 0, 0},
+    [FTMEM_TOWER_MISTRAL3] = {tower_pixtral, tower_mistral3, 0, 2, 0},
+    [FTMEM_TOWER_QWEN2_5_VL] = {tower_qwen2_5, tower_qwen2_5_merger, 0, 2, 0},
+    [FTMEM_TOWER_KIMI_K25] = {tower_kimi, tower_kimi_projector, 0, 2, 5},
+    [FTMEM_TOWER_QWEN3_VL] = {tower_qwen3, tower_qwen3_merger, 0, 2, 0},
+    [FTMEM_TOWER_GEMMA4] = {tower_gemma4, tower_gemma4_embedder, 0, 2, 0},
 };
 /* clang-format on */
 
@@ -275,5 +281,5 @@ int64_t ftmem__tower_buffer_bytes(const ftmem_model *m, int32_t dtype)
     if (m->tower_layers == 0) return sum;
     if (m->tower_clipped == FTMEM_ON) sum += tower_bounds(kind->rows, m->tower_layers);
     if (m->tower_standardized == FTMEM_ON) sum += 2 * ftmem__round512(ftmem__bytes(dtype, m->tower_hidden));
-    return sum + 512 * kind->small_buffers + kind->id_buffers * ftmem__round512(8 * (tower_positions(m) + (m->tower == FTMEM_TOWER_LLAVA)));
+    return sum + 512 * kind->small_buffers + ftmem__round512(4 * kind->time_rows * m->tower_hidden) + kind->id_buffers * ftmem__round512(8 * (tower_positions(m) + (m->tower == FTMEM_TOWER_LLAVA)));
 }

@@ -29,6 +29,9 @@ static void walk_by_kind(ftmem__walk *walk, uint8_t kind, ftmem__low *low)
     low->kind = ftmem__layer_attention(kind);
 }
 
+/* A compiled block keeps what these kernels keep: a norm its input and a number a row, the rotation nothing, the MLP gate and up. */
+enum { WALK_COMPILED = FTMEM_FUSED_NORM | FTMEM_FUSED_ROPE | FTMEM_FUSED_MLP };
+
 static ftmem__low walk_low(ftmem__walk *walk, int32_t stack, const ftmem__kind *kind, int32_t pass)
 {
     const ftmem__shape *shape = walk->stack[stack].shape;
@@ -45,6 +48,7 @@ static ftmem__low walk_low(ftmem__walk *walk, int32_t stack, const ftmem__kind *
     low.mlp = kind ? ftmem__layer_mlp(kind->kind) : 0;
     low.first = kind && kind->first;
     if (kind && shape->family->by_kind) walk_by_kind(walk, kind->kind, &low);
+    low.kernels = shape->job->kernels | (kind && (shape->job->compile & FTMEM_COMPILE_BLOCKS) ? WALK_COMPILED : 0);
     return low;
 }
 
@@ -418,6 +422,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
     int64_t base;
     ftmem__var x, out, handed;
     walk_start(walk, kind, pass, probe);
+    tape->no_grad = kind->cut;
     if (recomputed && pass == FTMEM__PASS_FORWARD) {
         tape->mode = FTMEM__FORGET;
         tape->graphless = walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT;
@@ -720,6 +725,7 @@ static void walk_new_kind(ftmem__walk *walk, int32_t stack, int64_t layer, walk_
     kind->in_dtype = in.dtype;
     kind->recomputed = walk_recomputed(walk, layer);
     kind->unread = walk_unread_place(shape, layer);
+    kind->cut = shape->tower && kind->recomputed && !in.grad && walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT;
     kind->first = (shape->sided || shape->family->first_plain) && layer == 0;
     kind->last = shape->sided && layer == shape->model->layers - 1;
     kind->fresh = walk_fresh(shape, layer);
@@ -1131,6 +1137,144 @@ static void walk_bridge(ftmem__walk *walk, int32_t stack, const walk_stream *in)
     if (job->eval == FTMEM_ON) ends->pass[FTMEM__PASS_EVAL] = walk_bridge_forward(walk, stack, FTMEM__PASS_EVAL, in, NULL, NULL);
 }
 
+/* ------------------------------------------------------------------------------------- features of other blocks */
+
+/* Between a block and the next one of the tower; the stream goes on as it is. */
+static ftmem__figure walk_tap_forward(ftmem__walk *walk, int32_t pass, const walk_probe *probe, walk_run *result)
+{
+    ftmem__tape *tape = &walk->tape;
+    ftmem__ends *tap = &walk->tap;
+    walk_run run;
+    ftmem__var x;
+    int64_t base;
+    run.low = walk_low(walk, 0, NULL, pass);
+    walk_start(walk, NULL, pass, probe);
+    x = ftmem__input(tape, run.low.tokens * run.low.shape->h, run.low.shape->h, walk->tap_in.dtype, walk->tap_in.grad && pass != FTMEM__PASS_EVAL);
+    base = tape->live;
+    ftmem__tape_mark(tape);
+    if (pass == FTMEM__PASS_FORWARD && !probe) run.low.params = &walk->params;
+    run.out = ftmem__low_tap(&run.low, x);
+    if (pass == FTMEM__PASS_FORWARD) {
+        tap->flops_forward = tape->flops;
+        tap->out_grad = run.out.grad;
+        tap->out_dtype = (uint8_t)run.out.dtype;
+        tap->cache_bytes = walk_cache_only(tape);
+        tap->outputs_bytes = walk_attributes(tape);
+        tap->in_kept = tape->stores[x.store].refs > 1;
+        if (!ftmem__holds_outputs(walk->shape.job)) tap->cache_bytes += tape->stores[run.out.store].bytes;
+    }
+    tape->result = x.store;
+    walk_end(walk, probe);
+    if (result) *result = run;
+    return walk_figure(tape, base);
+}
+
+/* Its gradient is there, and the stream's, to which it adds its own. */
+static ftmem__figure walk_tap_backward(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
+{
+    ftmem__tape *tape = &walk->tape;
+    walk_run run;
+    ftmem__figure f;
+    int64_t base;
+    int16_t g;
+    (void)walk_tap_forward(walk, pass, NULL, &run);
+    ftmem__cache_clear(tape);
+    ftmem__drop(tape, run.out);
+    ftmem__release(tape, tape->input);
+    walk_listen(tape, probe);
+    tape->birth = FTMEM_CLASS_TEMPORARY;
+    tape->backward = true;
+    if (walk->tap_in.grad)
+        tape->grad_in =
+            ftmem__alloc(tape, FTMEM__OP_GRADIENT, run.low.tokens * run.low.shape->h, (int32_t)run.low.shape->h, walk->tap_in.dtype, FTMEM_CLASS_TEMPORARY);
+    g = ftmem__alloc(tape, FTMEM__OP_GRADIENT, run.out.n, run.out.cols, run.out.dtype, FTMEM_CLASS_TEMPORARY);
+    base = tape->live;
+    ftmem__tape_mark(tape);
+    ftmem__backward(tape, run.out, g);
+    f = walk_figure(tape, base);
+    walk_end(walk, probe);
+    return f;
+}
+
+/* The parameters stand for those of all taps. */
+static void walk_tap(ftmem__walk *walk, const walk_stream *in)
+{
+    const ftmem_job *job = walk->shape.job;
+    ftmem__ends *tap = &walk->tap;
+    int32_t i = walk->params.count;
+    memset(tap, 0, sizeof *tap);
+    walk->tap_in.grad = in->grad;
+    walk->tap_in.dtype = in->dtype;
+    walk->params.segment = FTMEM__SEGMENT_TAP;
+    tap->pass[FTMEM__PASS_FORWARD] = walk_tap_forward(walk, FTMEM__PASS_FORWARD, NULL, NULL);
+    for (; i < walk->params.count; i++) {
+        walk->params.at[i].outside = true;
+        walk->params.at[i].copies = walk->earlier.taps;
+    }
+    if (tap->out_grad) {
+        tap->pass[FTMEM__PASS_BACKWARD] = walk_tap_backward(walk, FTMEM__PASS_BACKWARD, NULL);
+        tap->flops_backward = walk->tape.flops;
+        if (job->accumulation > 1) tap->pass[FTMEM__PASS_BACKWARD_LATER] = walk_tap_backward(walk, FTMEM__PASS_BACKWARD_LATER, NULL);
+    }
+    if (job->eval == FTMEM_ON) tap->pass[FTMEM__PASS_EVAL] = walk_tap_forward(walk, FTMEM__PASS_EVAL, NULL, NULL);
+}
+
+/* After one of the text model's first blocks; the block's output keeps a name until the next one has returned. */
+static ftmem__figure walk_deep_forward(ftmem__walk *walk, int32_t pass, const walk_probe *probe, walk_run *result)
+{
+    ftmem__tape *tape = &walk->tape;
+    const ftmem__side *source = &walk->stack[walk->stacks - 1].side[FTMEM__SIDE_SOURCE];
+    bool eval = pass == FTMEM__PASS_EVAL;
+    walk_run run;
+    ftmem__var x, features;
+    int64_t base;
+    run.low = walk_low(walk, walk->stacks - 1, NULL, pass);
+    walk_start(walk, NULL, pass, probe);
+    x = ftmem__input(tape, run.low.tokens * run.low.shape->h, run.low.shape->h, walk->deep_in.dtype, walk->deep_in.grad && !eval);
+    features = ftmem__side_input(tape, FTMEM__SIDE_SOURCE, source->n[eval], source->cols, walk->tap.out_dtype, walk->tap.out_grad && !eval);
+    base = tape->live;
+    ftmem__tape_mark(tape);
+    run.out = ftmem__low_deepstack(&run.low, x, features);
+    if (pass == FTMEM__PASS_FORWARD) walk->deep.out_grad = run.out.grad;
+    tape->result = run.out.store;
+    walk_end(walk, probe);
+    if (result) *result = run;
+    return walk_figure(tape, base);
+}
+
+static ftmem__figure walk_deep_backward(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
+{
+    walk_run run;
+    (void)walk_deep_forward(walk, pass, NULL, &run);
+    ftmem__release(&walk->tape, walk->tape.input);
+    return walk_backward_from(walk, NULL, run, probe);
+}
+
+static void walk_deep(ftmem__walk *walk, const walk_stream *in)
+{
+    const ftmem_job *job = walk->shape.job;
+    ftmem__ends *deep = &walk->deep;
+    memset(deep, 0, sizeof *deep);
+    walk->deep_in.grad = in->grad;
+    walk->deep_in.dtype = in->dtype;
+    deep->pass[FTMEM__PASS_FORWARD] = walk_deep_forward(walk, FTMEM__PASS_FORWARD, NULL, NULL);
+    if (deep->out_grad) deep->pass[FTMEM__PASS_BACKWARD] = deep->pass[FTMEM__PASS_BACKWARD_LATER] = walk_deep_backward(walk, FTMEM__PASS_BACKWARD, NULL);
+    if (job->eval == FTMEM_ON) deep->pass[FTMEM__PASS_EVAL] = walk_deep_forward(walk, FTMEM__PASS_EVAL, NULL, NULL);
+}
+
+/* What follows a block that is tapped, or to which features are added; walked the first time. */
+static void walk_after(ftmem__walk *walk, int32_t stack, int64_t layer, walk_stream *stream)
+{
+    const ftmem__shape *shape = walk->stack[stack].shape;
+    if (!shape->taps || !ftmem__shape_tapped(shape, layer)) return;
+    if (shape->tower) {
+        if (layer == shape->tap_first) walk_tap(walk, stream);
+        return;
+    }
+    if (layer == 0) walk_deep(walk, stream);
+    stream->grad = stream->grad || walk->deep.out_grad;
+}
+
 /* --------------------------------------------------------------------------------------------------------- whole */
 
 static ftmem_status walk_blocks(ftmem__walk *walk, int32_t stack, walk_stream *stream, ftmem_error *error)
@@ -1147,6 +1291,7 @@ static ftmem_status walk_blocks(ftmem__walk *walk, int32_t stack, walk_stream *s
         of_layer[i] = (uint8_t)(kind - walk->kind);
         in.grad = kind->out_grad;
         in.dtype = kind->out_dtype;
+        walk_after(walk, stack, i, &in);
         if (!kind->unread) *stream = in;
     }
     return FTMEM_OK;
@@ -1239,6 +1384,12 @@ void ftmem__walk_again(ftmem__walk *walk, int32_t segment, int32_t pass, int32_t
     if (segment == FTMEM__SEGMENT_WORDS) {
         if (backward) walk_words_backward(walk, pass, &probe);
         else walk_words_forward(walk, pass, &probe, NULL);
+    } else if (segment == FTMEM__SEGMENT_TAP) {
+        if (backward) walk_tap_backward(walk, pass, &probe);
+        else walk_tap_forward(walk, pass, &probe, NULL);
+    } else if (segment == FTMEM__SEGMENT_DEEP) {
+        if (backward) walk_deep_backward(walk, pass, &probe);
+        else walk_deep_forward(walk, pass, &probe, NULL);
     } else if (ftmem__segment_is_embed(segment)) {
         if (backward) walk_embed_backward(walk, stack, pass, &probe);
         else walk_embed_forward(walk, stack, pass, &probe, NULL);

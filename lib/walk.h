@@ -27,6 +27,8 @@ static inline int32_t ftmem__segment_end(int32_t stack)
 }
 /* The token embedding by itself, where a vision tower runs between it and the rest of its stack's embedding. */
 enum { FTMEM__SEGMENT_WORDS = -1 - 2 * FTMEM__MAX_STACKS };
+/* What stands after some blocks: features of a tower's, and where they are added in the text model. */
+enum { FTMEM__SEGMENT_TAP = -2 - 2 * FTMEM__MAX_STACKS, FTMEM__SEGMENT_DEEP = -4 - 2 * FTMEM__MAX_STACKS };
 static inline bool ftmem__segment_is_embed(int32_t segment)
 {
     return segment < 0 && segment % 2 != 0;
@@ -43,6 +45,7 @@ typedef struct ftmem__kind {
     uint8_t stack;
     uint8_t given, made; /* sides that it reads and makes */
     uint8_t fresh;       /* sides that no block after this one reads: their gradient is yet to come */
+    bool cut;            /* a reentrant checkpoint over an input without a gradient: nothing in it gets one */
     uint8_t unread;      /* nobody reads its output: 1 the first such block, whose input the outputs hold, 2 a later one */
     uint8_t freed;       /* of those given: this backward is the last reader's, and frees what its graph keeps */
     bool first, last;    /* of a stack whose blocks share sides: the first makes them, the last has no gradient of them yet */
@@ -109,8 +112,12 @@ typedef struct ftmem__walk {
     ftmem__stack stack[FTMEM__MAX_STACKS]; /* in time */
     ftmem__store kept[FTMEM__MAX_KEPT];    /* what the first kinds of block leave alive after forward, for the report */
     int32_t kept_count;
-    ftmem__note head_note;         /* of the head's backward, where the peak mostly is */
-    ftmem__ends words;             /* of FTMEM__SEGMENT_WORDS */
+    ftmem__note head_note;        /* of the head's backward, where the peak mostly is */
+    ftmem__ends words, tap, deep; /* of FTMEM__SEGMENT_WORDS and others */
+    struct {
+        bool grad;
+        uint8_t dtype;
+    } tap_in, deep_in;             /* the stream there */
     ftmem__var side[FTMEM__SIDES]; /* scratch, used by one segment at a time; so are the word and the tape */
     ftmem__var word;
     ftmem__tape tape;
@@ -127,7 +134,8 @@ static inline int32_t ftmem__walk_head(const ftmem__walk *walk) /* the segment *
 }
 static inline int32_t ftmem__walk_stack_of(const ftmem__walk *walk, int32_t segment)
 {
-    if (segment == FTMEM__SEGMENT_WORDS) return walk->stacks - 1;
+    if (segment == FTMEM__SEGMENT_WORDS || segment == FTMEM__SEGMENT_DEEP) return walk->stacks - 1;
+    if (segment == FTMEM__SEGMENT_TAP) return 0;
     return segment < 0 ? (-1 - segment) / 2 : walk->kind[segment].stack;
 }
 

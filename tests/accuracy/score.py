@@ -490,7 +490,7 @@ OWN_MODEL = {"stabilityai/stablelm-base-alpha-3b": {
     "model_type": "gpt_neox", "hidden_size": 4096, "num_hidden_layers": 16, "num_attention_heads": 32, "intermediate_size": 16384, "vocab_size": 50688,
     "rotary_pct": 0.25, "max_position_embeddings": 4096, "use_parallel_residual": True, "tie_word_embeddings": False}}
 SINGLE_OPTIMIZERS = {"torch AdamW (foreach default)": "adamw", "torch AdamW": "adamw", "adamw_torch": "adamw", "torch AdamW fused": "adamw_fused",
-                     "adamw_torch_fused": "adamw_fused", "torch AdamW foreach=False": "adamw_loop", "bnb AdamW8bit": "adamw_8bit", "adamw_8bit": "adamw_8bit",
+                     "adamw_torch_fused": "adamw_fused", "torch AdamW foreach=False": "adamw_loop", "bnb AdamW8bit": "adamw_8bit", "adamw_8bit": "adamw_8bit", "AdamW8bit": "adamw_8bit",
                      "bnb PagedAdamW8bit": "paged_adamw_8bit", "paged_adamw_8bit": "paged_adamw_8bit", "bnb PagedAdamW": "paged_adamw_32bit",
                      "paged_adamw_32bit": "paged_adamw_32bit", "SGD": "sgd", "torch SGD": "sgd", "HF Adafactor": "adafactor", "Adafactor": "adafactor",
                      "torchao AdamW8bit": "adamw_torch_8bit", "torchao AdamW4bit": "adamw_torch_4bit", "torchao AdamWFp8": "ao_adamw_fp8",
@@ -541,12 +541,17 @@ def read_single(job, configs, options):
     method = pick(r, "method", {k: k for k in ("full", "lora", "qlora")} if r.get("method") != "other" else {})
     single_kernels(job, stack, notes)
     if r.get("compile", "") not in ("no", ""):
-        raise NotScored("compile", f"'{r['compile']}' is not modelled")
+        if stack != "torchtune":
+            raise NotScored("compile", f"'{r['compile']}' is modelled for torchtune only")
+        f["compile"] = ["blocks", "loss"]
     single_precision(job, method, notes)
     single_shape(job)
     single_loss(job, stack, notes)
     name, _, where = r["optimizer"].partition(", ")
     f["optimizer"] = pick({"optimizer": name}, "optimizer", SINGLE_OPTIMIZERS)
+    if stack == "torchtune" and name == "torch AdamW":        # the recipe's default, fused
+        del f["optimizer"]
+        job.read_as.append("fused or not is not given: the stack's default")
     if where == "optimizer_in_bwd":
         f["optimizer_in_backward"] = True
     if " r" in name:
