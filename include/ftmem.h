@@ -112,7 +112,8 @@ enum {
     /* gated delta-net linear attention beside full attention */
     FTMEM_QWEN3_NEXT = 67, FTMEM_QWEN3_5 = 68, FTMEM_QWEN3_5_MOE = 69,
     FTMEM_KIMI_K25_VISION = 70, FTMEM_DOTS1 = 71, FTMEM_FLEX_OLMO = 72, FTMEM_GRANITEMOE = 73, FTMEM_GLM4_MOE_LITE = 74, FTMEM_ERNIE4_5_MOE = 75,
-    FTMEM_FAMILY_END = 76
+    FTMEM_GEMMA4 = 76, FTMEM_GEMMA4_VISION = 77, FTMEM_GEMMA4_AUDIO = 78, /* the latter two: its towers */
+    FTMEM_FAMILY_END = 79
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
@@ -122,7 +123,7 @@ enum { FTMEM_ACT_AUTO = 0, FTMEM_SILU = 1, FTMEM_GELU = 2, FTMEM_GELU_TANH = 3, 
 /* Vision towers with what leads from them to the text model, named by the vision-language model's model_type. */
 enum {
     FTMEM_TOWER_NONE = 0, FTMEM_TOWER_LLAVA = 1, FTMEM_TOWER_GEMMA3 = 2, FTMEM_TOWER_MISTRAL3 = 3, FTMEM_TOWER_QWEN2_5_VL = 4,
-    FTMEM_TOWER_QWEN3_VL = 5, FTMEM_TOWER_KIMI_K25 = 6, FTMEM_TOWER_END = 7
+    FTMEM_TOWER_QWEN3_VL = 5, FTMEM_TOWER_KIMI_K25 = 6, FTMEM_TOWER_GEMMA4 = 7, FTMEM_TOWER_END = 8
 };
 
 /* What is trained: an adapter by PEFT's method. The base may be stored in any format (ftmem_adapter.quant). */
@@ -334,13 +335,14 @@ enum {
     /* of the indexer that chooses which tokens sparse attention sees; it works without gradients */
     FTMEM_ROLE_INDEX_Q = 21, FTMEM_ROLE_INDEX_K = 22, FTMEM_ROLE_INDEX_WEIGHTS = 23,
     FTMEM_ROLE_POOL = 24,  /* a linear between the blocks and the head: BERT's pooler, the transform before a masked LM's decoder */
-    FTMEM_ROLE_WIDEN = 25, /* from the width of the token embedding to that of the blocks (ALBERT) */
+    FTMEM_ROLE_WIDEN = 25, /* from the width of the token embedding to that of the blocks (ALBERT), or of the inputs of all layers (Gemma 4) */
     FTMEM_ROLE_TOWER = 26, /* linears of a vision tower, its projector and multi-token prediction that have no name of the text model's */
     /* of blocks that are neither attention nor MLP: MIXER_OUT is one that PEFT refuses for LoRA in state-space mixers. Queries, keys and
        values of linear attention are FTMEM_ROLE_QKV */
-    FTMEM_ROLE_MIXER_IN = 27,  /* of a state-space mixer; of linear attention the gate of its output */
+    FTMEM_ROLE_MIXER_IN = 27,  /* of a state-space mixer; of linear attention the gate of its output; the gate of a layer's own input (Gemma 4) */
     FTMEM_ROLE_MIXER_OUT = 28, /* its output projection */
-    FTMEM_ROLE_LINEAR_B = 29,  /* how much each token writes, where one linear makes both also how much the state decays */
+    FTMEM_ROLE_LAYER_OUT = 29, /* what leads from a layer's own input back to the stream (Gemma 4) */
+    FTMEM_ROLE_LINEAR_B = 29,  /* in linear attention: how much each token writes, where one linear makes both also how much the state decays */
     FTMEM_ROLE_LINEAR_A = 30,  /* how much the state decays */
     FTMEM_ROLE_END = 31
 };
@@ -472,6 +474,24 @@ typedef struct ftmem_model {
     int64_t temporal_patch;   /* frames of a patch; 0: 1 */
     int32_t tower;            /* FTMEM_TOWER_...: a vision-language model, of which this is the text model; 0: none */
     int32_t mean_pooling;     /* switch: a classifier reads the mean of all tokens instead of the first one; AUTO: off */
+    int64_t full_head_dim;    /* of blocks of full attention where window blocks have head_dim (Gemma 4); 0: head_dim */
+    int64_t full_kv_heads;    /* likewise; 0: kv_heads */
+    int64_t shared_kv_layers; /* so many last blocks take keys and values of the last block before them of their kind; 0: none */
+    int64_t shared_kv_ffn;    /* width of their MLP; 0: ffn */
+    int64_t layer_input;      /* width of the embedding that each block is given beside the stream; 0: none */
+    int64_t layer_input_vocab;/* rows of its table; 0: vocab */
+    int64_t tower_head_dim;   /* width of a head of the vision tower, where they are normalised one by one (Gemma 4) */
+    int64_t audio_layers;     /* blocks of an audio tower (Gemma 4); 0: none */
+    int64_t audio_hidden;     /* width of its stream; required with it */
+    int64_t audio_heads;      /* required with it */
+    int64_t audio_kernel;     /* of its convolution over time; required with it */
+    int64_t audio_channels;   /* of its first convolution; required with it */
+    int64_t audio_channels_last; /* of its second one; required with it */
+    int64_t audio_out;        /* width of its result; required with it */
+    int32_t full_values_from_keys; /* switch: blocks of full attention have no projection of values (Gemma 4's k=v); AUTO: off */
+    int32_t tower_clipped;    /* switch: linears of the vision tower have bounds as buffers; AUTO: off */
+    int32_t tower_standardized; /* switch: its result is shifted and scaled by buffers; AUTO: off */
+    int32_t audio_clipped;    /* switch: linears of the audio tower have bounds as buffers; AUTO: off */
     int64_t ssm_heads;        /* of a state-space mixer (Mamba 2); 0: the model has none */
     int64_t ssm_head_dim;     /* width of one of its heads */
     int64_t ssm_state;        /* width of its state, for each dimension of a head */

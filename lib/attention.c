@@ -274,7 +274,8 @@ static void attention_repeat(attention_call *call, bool view)
 {
     ftmem__tape *tape = call->low->tape;
     int64_t n = call->q.n;
-    ftmem__op op = ftmem__low_kv_heads(call->low) == 1 && view ? FTMEM__OP_EXPAND_VIEW : FTMEM__OP_EXPAND; /* one head repeats without a copy */
+    bool one = view || (call->low->b == 1 && call->low->shape->job->attention == FTMEM_EAGER);            /* bmm takes one row's as it is */
+    ftmem__op op = ftmem__low_kv_heads(call->low) == 1 && one ? FTMEM__OP_EXPAND_VIEW : FTMEM__OP_EXPAND; /* one head repeats without a copy */
     if (call->groups == 1) return;
     attention_swap(tape, &call->k, ftmem__apply(tape, op, &call->k, 1, n, call->q.cols, call->k.dtype));
     attention_swap(tape, &call->v, ftmem__apply(tape, op, &call->v, 1, attention_out_n(call), attention_out_cols(call), call->v.dtype));
@@ -777,11 +778,12 @@ static int32_t attention_kernel(const attention_call *call, int32_t dtype)
 {
     const ftmem__shape *shape = call->low->shape;
     const ftmem_job *job = shape->job;
-    bool grouped = call->groups > 1 && !call->mask && job->repeat_kv != FTMEM_ON, mask = call->mask || shape->family->positions == FTMEM__RELATIVE;
+    bool one = shape->d <= 256 && shape->dv == shape->d; /* integrations/sdpa_attention.py use_gqa_in_sdpa, as flash does */
+    bool grouped = call->groups > 1 && !call->mask && job->repeat_kv != FTMEM_ON && one, mask = call->mask || shape->family->positions == FTMEM__RELATIVE;
     if (job->attention == FTMEM_EAGER || ftmem__low_own_eager(call->low)) return FTMEM_KERNEL_EAGER;
     if (job->attention == FTMEM_FLASH2) return FTMEM_KERNEL_FLASH;
     if (job->attention == FTMEM_SDPA_MATH) return FTMEM_KERNEL_MATH;
-    if (attention_half(dtype) && !mask && job->gpu.sm_arch >= 80 && shape->d <= 256 && shape->dv == shape->d) return FTMEM_KERNEL_FLASH;
+    if (attention_half(dtype) && !mask && job->gpu.sm_arch >= 80 && one) return FTMEM_KERNEL_FLASH;
     if (!grouped && (dtype != FTMEM_BF16 || job->gpu.sm_arch >= 80)) return FTMEM_KERNEL_EFFICIENT;
     return FTMEM_KERNEL_MATH;
 }

@@ -34,17 +34,20 @@ typedef struct config_vision {
     int32_t tower;
     bool tied, projector_bias; /* class defaults, and of vision_feature_layer */
     int64_t feature;
+    const char *audio_class; /* of an audio tower; the class then comes without either tower too. NULL: it has none */
 } config_vision;
 
 static const config_vision config_visions[] = {
-    { "llava", "llama", "clip_vision_model", FTMEM_TOWER_LLAVA, false, true, -2 },
-    { "gemma3", "gemma3_text", "siglip_vision_model", FTMEM_TOWER_GEMMA3, true, false, -1 },
-    { "mistral3", "mistral", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1 },
-    { "ministral3", "ministral3", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1 }, /* a text_config and a vision_config: Mistral3ForConditionalGeneration */
-    { "qwen2_5_vl", "qwen2", "qwen2_5_vl_vision", FTMEM_TOWER_QWEN2_5_VL, false, false, -1 },
-    { "qwen3_vl", "qwen3", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1 },
-    { "kimi_k25", "deepseek_v3", "kimi_k25_vision", FTMEM_TOWER_KIMI_K25, true, false, -1 },
-    { "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1 },
+    { "llava", "llama", "clip_vision_model", FTMEM_TOWER_LLAVA, false, true, -2, NULL },
+    { "gemma3", "gemma3_text", "siglip_vision_model", FTMEM_TOWER_GEMMA3, true, false, -1, NULL },
+    { "mistral3", "mistral", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1, NULL },
+    { "ministral3", "ministral3", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1,
+      NULL }, /* a text_config and a vision_config: Mistral3ForConditionalGeneration */
+    { "qwen2_5_vl", "qwen2", "qwen2_5_vl_vision", FTMEM_TOWER_QWEN2_5_VL, false, false, -1, NULL },
+    { "qwen3_vl", "qwen3", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, NULL },
+    { "kimi_k25", "deepseek_v3", "kimi_k25_vision", FTMEM_TOWER_KIMI_K25, true, false, -1, NULL },
+    { "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, NULL },
+    { "gemma4", "gemma4_text", "gemma4_vision", FTMEM_TOWER_GEMMA4, true, false, -1, "gemma4_audio" },
 };
 
 typedef struct config_source {
@@ -995,6 +998,50 @@ static ftmem_status config_experts(const config_source *c, ftmem_model *model)
     return status;
 }
 
+/* A whole number that may be 0 or null. */
+static ftmem_status config_count(const config_source *c, const char *key, int64_t maximum, int64_t *value)
+{
+    ftmem_entry e = config_lookup(c, key);
+    *value = 0;
+    return e.type == FTMEM_ENTRY_INT && e.integer == 0 ? FTMEM_OK : config_whole(c, &e, maximum, true, value);
+}
+
+static ftmem_status config_gemma4_experts(const config_source *c, ftmem_model *model)
+{
+    ftmem_entry experts = config_lookup(c, "num_experts"), chosen = config_lookup(c, "top_k_experts"), width = config_lookup(c, "moe_intermediate_size");
+    bool on = false;
+    ftmem_status status = config_flag(c, "enable_moe_block", &on);
+    if (status != FTMEM_OK || !on) return status;
+    status = config_whole(c, &experts, 1 << 16, false, &model->experts);
+    if (status == FTMEM_OK) status = config_whole(c, &chosen, 1 << 16, false, &model->experts_per_token);
+    if (status == FTMEM_OK) status = config_whole(c, &width, 1 << 26, false, &model->expert_ffn);
+    model->router_norm = FTMEM_ON;
+    for (int64_t i = 0; i < model->layers; i++) model->layer_kind[i] |= FTMEM__MLP_EXPERTS << 4;
+    return status;
+}
+
+static ftmem_status config_gemma4_layers(const config_source *c, ftmem_model *model)
+{
+    bool wide = false;
+    ftmem_status status = config_count(c, "num_kv_shared_layers", model->layers - 1, &model->shared_kv_layers);
+    if (status == FTMEM_OK) status = config_flag(c, "use_double_wide_mlp", &wide);
+    if (wide && model->shared_kv_layers > 0) model->shared_kv_ffn = 2 * model->ffn;
+    if (status == FTMEM_OK && model->full_values_from_keys == FTMEM_ON) status = config_count(c, "num_global_key_value_heads", 1 << 16, &model->full_kv_heads);
+    model->layer_kind[model->layers - 1] = FTMEM__LAYER_FULL; /* Gemma4TextConfig.__post_init__ */
+    return status;
+}
+
+static ftmem_status config_gemma4(const config_source *c, ftmem_model *model)
+{
+    ftmem_entry seen = config_lookup(c, "use_bidirectional_attention");
+    ftmem_status status = config_gemma4_layers(c, model);
+    if (seen.type == FTMEM_ENTRY_TEXT && strcmp(seen.text, "all") == 0)
+        return config_fail(c, FTMEM_E_UNSUPPORTED, &seen, "only causal attention over text is modelled");
+    if (status == FTMEM_OK) status = config_count(c, "hidden_size_per_layer_input", 1 << 16, &model->layer_input);
+    if (status == FTMEM_OK && model->layer_input > 0) status = config_count(c, "vocab_size_per_layer_input", 1 << 30, &model->layer_input_vocab);
+    return status == FTMEM_OK ? config_gemma4_experts(c, model) : status;
+}
+
 /* ---------------------------------------------------------------------------------------------------- refusals */
 
 static bool config_harmless(const ftmem_entry *e, uint8_t read)
@@ -1046,7 +1093,7 @@ static ftmem_status config_refuse_objects(const config_source *c)
         { "compression_config", "compression_config is present: compressed weights are not modelled; give the config of the unquantised model." },
     };
     for (int32_t i = 0; i < FTMEM__COUNT(objects); i++)
-        if (config_object(c, objects[i].object) && !(i == 0 && c->vision))
+        if (config_object(c, objects[i].object) && !(c->vision && (i == 0 || (i == 1 && c->vision->audio_class))))
             return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, objects[i].object, "", objects[i].why);
     return FTMEM_OK;
 }
@@ -1164,7 +1211,8 @@ static ftmem_status config_open(config_source *c)
         return ftmem__fail(c->error, FTMEM_E_MISSING, "model_type", "", "model_type is missing; a Hugging Face config.json names its family there.");
     if (type->type != FTMEM_ENTRY_TEXT) return config_fail(c, FTMEM_E_TYPE, type, "it must be a name such as llama");
     bool gemma3 = strcmp(type->text, "gemma3") == 0;
-    if (config_object(c, "vision_config")) c->vision = config_vision_of(type->text);
+    c->vision = config_vision_of(type->text);
+    if (c->vision && !config_object(c, "vision_config") && !c->vision->audio_class) c->vision = NULL;
     if (c->vision) return config_open_text(c);
     c->old = config_rename_of(type->text);
     c->cls = config_class_of(c->old ? c->old->of : gemma3 ? "gemma3_text" : type->text);
@@ -1289,30 +1337,57 @@ static ftmem_status config_refuse_head(const config_source *c)
                        "vision_use_head is true; a pooling head of the vision tower is not modelled.");
 }
 
-/* The tower's own config. Its dimensions go beside the text model's; what they have in common is the text model's. */
-static ftmem_status config_tower(const config_source *c, ftmem_model *model)
+/* A tower's own config. Its dimensions go beside the text model's; what they have in common is the text model's. */
+static ftmem_status config_tower(config_source *tower, const char *prefix, const char *tower_class, ftmem_model *model)
 {
-    config_source tower = *c;
     const ftmem_entry *type;
     ftmem_model text = *model;
     ftmem_status status;
-    tower.prefix = "vision_config.";
-    tower.old = NULL;
-    tower.cls = config_class_of(c->vision->tower_class);
-    type = config_given(&tower, "model_type");
-    if (type && type->type == FTMEM_ENTRY_TEXT && *type->text && strcmp(type->text, c->vision->type) != 0 && strcmp(type->text, c->vision->tower_class) != 0)
-        return config_fail(c, FTMEM_E_UNSUPPORTED, type, "this tower is not modelled in this model");
-    model->tower = c->vision->tower;
-    status = config_refuse_head(&tower);
-    if (status == FTMEM_OK) status = config_refuse_options(&tower);
-    if (status == FTMEM_OK) status = config_apply_all(&tower, model);
+    tower->prefix = prefix;
+    tower->old = NULL;
+    tower->cls = config_class_of(tower_class);
+    type = config_given(tower, "model_type");
+    if (type && type->type == FTMEM_ENTRY_TEXT && *type->text && strcmp(type->text, tower->vision->type) != 0 && strcmp(type->text, tower_class) != 0)
+        return config_fail(tower, FTMEM_E_UNSUPPORTED, type, "this tower is not modelled in this model");
+    status = config_refuse_head(tower);
+    if (status == FTMEM_OK) status = config_refuse_options(tower);
+    if (status == FTMEM_OK) status = config_apply_all(tower, model);
     model->tower_activation = model->activation;
     model->activation = text.activation;
     config_copy_switches(model, &text);
-    if (status == FTMEM_OK) status = config_features(c, model);
-    if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_QWEN2_5_VL) status = config_tower_windows(&tower, model);
-    if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_QWEN3_VL) status = config_taps(&tower, model);
-    if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_KIMI_K25) status = config_grid_positions(&tower, model);
+    return status;
+}
+
+/* modeling_gemma4.py Gemma4VisionModel: heads x head_dim is not hidden everywhere it could be. */
+static ftmem_status config_tower_heads(const config_source *c)
+{
+    int64_t hidden = 0, heads = 0, kv = 0, width = 0;
+    ftmem_entry h = config_lookup(c, "hidden_size"), n = config_lookup(c, "num_attention_heads"), k = config_lookup(c, "num_key_value_heads"),
+                d = config_lookup(c, "head_dim");
+    ftmem_status status = config_whole(c, &h, 1 << 24, false, &hidden);
+    if (status == FTMEM_OK) status = config_whole(c, &n, 1 << 16, false, &heads);
+    if (status == FTMEM_OK) status = config_whole(c, &k, 1 << 16, false, &kv);
+    if (status == FTMEM_OK) status = config_whole(c, &d, 1 << 16, false, &width);
+    if (status != FTMEM_OK || (heads * width == hidden && kv == heads)) return status;
+    return config_fail(c, FTMEM_E_UNSUPPORTED, &d, "a tower whose heads together are not as wide as its stream is not modelled");
+}
+
+static ftmem_status config_towers(const config_source *c, ftmem_model *model)
+{
+    config_source tower = *c;
+    const config_vision *vision = c->vision;
+    ftmem_status status = FTMEM_OK;
+    model->tower = vision->tower;
+    if (config_object(c, "vision_config")) {
+        status = config_tower(&tower, "vision_config.", vision->tower_class, model);
+        if (status == FTMEM_OK) status = config_features(c, model);
+        if (status == FTMEM_OK && vision->tower == FTMEM_TOWER_QWEN2_5_VL) status = config_tower_windows(&tower, model);
+        if (status == FTMEM_OK && vision->tower == FTMEM_TOWER_QWEN3_VL) status = config_taps(&tower, model);
+        if (status == FTMEM_OK && vision->tower == FTMEM_TOWER_KIMI_K25) status = config_grid_positions(&tower, model);
+        if (status == FTMEM_OK && vision->tower == FTMEM_TOWER_GEMMA4) status = config_tower_heads(&tower);
+    }
+    if (status == FTMEM_OK && vision->audio_class && config_object(c, "audio_config"))
+        status = config_tower(&tower, "audio_config.", vision->audio_class, model);
     return status == FTMEM_OK ? config_outer_keys(c, model) : status;
 }
 
@@ -1337,7 +1412,8 @@ ftmem_status ftmem__model_build(const ftmem_entry *entries, size_t count, const 
     if (status == FTMEM_OK) status = config_indexer(&c, model);
     if (status == FTMEM_OK) status = config_linear(&c, model);
     if (status == FTMEM_OK) status = config_experts(&c, model);
-    return status != FTMEM_OK || !c.vision ? status : config_tower(&c, model);
+    if (status == FTMEM_OK && model->family == FTMEM_GEMMA4) status = config_gemma4(&c, model);
+    return status != FTMEM_OK || !c.vision ? status : config_towers(&c, model);
 }
 
 ftmem_status ftmem_model_from_entries(const ftmem_entry *entries, size_t count, ftmem_model *model, ftmem_error *error)

@@ -188,9 +188,40 @@ static void experts_route_sigmoid(ftmem__low *low, experts_choice *c)
     ftmem__drop(tape, scores);
 }
 
+/* x[index]: the gradient is filled into zeros, in place (FunctionsManual.cpp index_backward). */
+static ftmem__var experts_take(ftmem__low *low, ftmem__var x, ftmem__var index, int64_t n, int64_t cols)
+{
+    ftmem__var y = ftmem__apply(low->tape, FTMEM__OP_INDEX, &x, 1, n, cols, x.dtype);
+    ftmem__save_var(low->tape, y, index);
+    return y;
+}
+
+/* modeling_gemma4.py Gemma4TextRouter: its probabilities are returned too. */
+static void experts_route_normed(ftmem__low *low, ftmem__var x, experts_choice *c)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t h = low->shape->h, e = low->shape->model->experts;
+    ftmem__var normed = ftmem__low_norm_unweighted(low, x, h), scale = ftmem__low_parameter(low, FTMEM_ROLE_NORM, h, h, low->trained), scaled, scores, w;
+    scaled = ftmem__binary(tape, FTMEM__OP_MUL, normed, scale);
+    ftmem__drop(tape, normed);
+    experts_replace(tape, &scaled, ftmem__unary(tape, FTMEM__OP_SCALE, scaled));
+    scores = ftmem__low_linear(low, FTMEM_ROLE_ROUTER, scaled, e, false);
+    c->logits = experts_probabilities(low, scores, true);
+    c->weights = experts_normalized(low, experts_pick(low, c->logits, &c->index), false);
+    w = experts_take(low, ftmem__low_parameter(low, FTMEM_ROLE_NORM, e, e, low->trained), c->index, c->weights.n, c->weights.cols);
+    experts_replace(tape, &c->weights, ftmem__binary(tape, FTMEM__OP_MUL, c->weights, w));
+    ftmem__drop(tape, w);
+    ftmem__drop(tape, scores);
+    ftmem__drop(tape, scaled);
+}
+
 static experts_choice experts_route(ftmem__low *low, ftmem__var x)
 {
     experts_choice c;
+    if (low->shape->family->router == FTMEM__ROUTER_SOFTMAX_NORMED) {
+        experts_route_normed(low, x, &c);
+        return c;
+    }
     c.logits = experts_logits(low, x);
     if (low->shape->family->router >= FTMEM__ROUTER_SIGMOID) experts_route_sigmoid(low, &c);
     else if (low->shape->family->router == FTMEM__ROUTER_SOFTMAX_BIASED) experts_route_biased(low, &c, x.dtype);
@@ -200,14 +231,6 @@ static experts_choice experts_route(ftmem__low *low, ftmem__var x)
 }
 
 /* ------------------------------------------------------------------------------------------------------ experts */
-
-/* x[index]: the gradient is filled into zeros, in place (FunctionsManual.cpp index_backward). */
-static ftmem__var experts_take(ftmem__low *low, ftmem__var x, ftmem__var index, int64_t n, int64_t cols)
-{
-    ftmem__var y = ftmem__apply(low->tape, FTMEM__OP_INDEX, &x, 1, n, cols, x.dtype);
-    ftmem__save_var(low->tape, y, index);
-    return y;
-}
 
 /* integrations/moe.py _can_use_grouped_mm: compute capability 8.0, before torch 2.9 only 9.x. */
 static bool experts_grouped(const ftmem_job *job)
@@ -555,5 +578,22 @@ ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x)
     ftmem__drop(low->tape, choice.logits);
     ftmem__drop(low->tape, choice.weights);
     ftmem__drop(low->tape, choice.index);
+    return y;
+}
+
+ftmem__var ftmem__low_experts_beside(ftmem__low *low, ftmem__var x, ftmem__var names[3])
+{
+    ftmem__tape *tape = low->tape;
+    experts_choice choice = experts_route(low, x);
+    ftmem__var normed, y;
+    if (low->has_weights) ftmem__drop(tape, low->weights); /* the router's result has their name, `_`, now */
+    low->has_weights = false;
+    normed = ftmem__low_norm(low, x, low->shape->h);
+    y = experts_forward(low, normed, &choice);
+    ftmem__drop(tape, normed);
+    experts_replace(tape, &y, ftmem__low_norm(low, y, low->shape->h));
+    names[0] = choice.logits;
+    names[1] = choice.weights;
+    names[2] = choice.index;
     return y;
 }

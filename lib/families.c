@@ -18,6 +18,9 @@ STEPS(families_sequential, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION, FTMEM
 /* norms before and after each half (Gemma-2, Gemma-3) */
 STEPS(families_sandwich, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION, FTMEM__NORM, FTMEM__ADD,
       FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP, FTMEM__NORM, FTMEM__ADD);
+/* modeling_gemma4.py Gemma4TextDecoderLayer */
+STEPS(families_gemma4, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION, FTMEM__NORM, FTMEM__ADD,
+      FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP, FTMEM__EXPERTS_BESIDE, FTMEM__NORM, FTMEM__ADD, FTMEM__LAYER_INPUT, FTMEM__SCALE_IN_PLACE);
 /* norms after each half only (OLMo-2) */
 STEPS(families_post_norm, FTMEM__RESIDUAL, FTMEM__ATTENTION, FTMEM__NORM, FTMEM__ADD, FTMEM__RESIDUAL, FTMEM__MLP, FTMEM__NORM, FTMEM__ADD);
 /* attention(n) + mlp(n) + x with n = norm x (modeling_gptj.py GPTJBlock, modeling_phi.py PhiDecoderLayer) */
@@ -195,6 +198,12 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_GEMMA3] = {.model_type = "gemma3_text", .small_buffers = 1, .block = families_sandwich, .norm = FTMEM__RMS_PLUS_ONE, .activation = FTMEM_GELU_TANH, .tied = ON, .qkv_bias = OFF,
         .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .embed_scale = true, .tables_by_kind = true,
         .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_GEMMA4] = {.model_type = "gemma4_text", .small_buffers = 1, .block = families_gemma4, .norm = FTMEM__RMS_POW, .activation = FTMEM_GELU_TANH, .tied = ON, .qkv_bias = OFF,
+        .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .embed_scale = true, .tables_by_kind = true, .by_kind = true, .turn = FTMEM__TURN_BEFORE,
+        .no_flash = true, .router = FTMEM__ROUTER_SOFTMAX_NORMED, .router_norm = ON,
+        .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL,
+                    [FTMEM_ROLE_ROUTER] = "router.proj", [FTMEM_ROLE_WIDEN] = "per_layer_model_projection", [FTMEM_ROLE_MIXER_IN] = "per_layer_input_gate",
+                    [FTMEM_ROLE_LAYER_OUT] = "per_layer_projection"}, .default_targets = R(Q) | R(V)},
     [FTMEM_PHI] = {.model_type = "phi", .table_buffers_before = 445, .turn = FTMEM__TURN_APART, .block = families_side_by_side, .parallel_block = families_side_by_side, .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN,
         .activation = FTMEM_GELU_NEW, .tied = OFF, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF, .parallel = ON, .two_norms = OFF,
         .head_bias = ON, .modules = {"q_proj", "k_proj", "v_proj", NULL, "dense", NULL, "fc1", NULL, "fc2", "embed_tokens", "lm_head", NULL, NULL},
@@ -405,6 +414,15 @@ int64_t ftmem__image_tokens(const ftmem_model *model)
     return side * side + 1;
 }
 
+static void families_by_kind(ftmem_model *model)
+{
+    families_int(&model->full_head_dim, model->head_dim);
+    families_int(&model->full_kv_heads, model->kv_heads);
+    families_int(&model->shared_kv_ffn, model->ffn);
+    families_int(&model->layer_input_vocab, model->layer_input > 0 ? model->vocab : 0);
+    families_switch(&model->full_values_from_keys, OFF);
+}
+
 void ftmem__model_defaults(ftmem_model *model)
 {
     const ftmem__family *row = ftmem__family_of(model);
@@ -426,6 +444,7 @@ void ftmem__model_defaults(ftmem_model *model)
         families_int(&model->conv_kernel, 4);
     }
     families_int(&model->position_rows, row->positions == FTMEM__LEARNED ? model->max_positions : 0);
+    if (row->by_kind) families_by_kind(model);
     if (row->positions == FTMEM__RELATIVE) families_int(&model->relative_buckets, 32);
     if (!row->encoder) return;
     families_int(&model->encoder_layers, model->layers);
@@ -526,6 +545,24 @@ static ftmem_status families_fail_form(const ftmem_model *model, ftmem_error *er
                        "model.parallel is on, but in no block of this family do attention and MLP read the same stream");
 }
 
+/* Blocks that differ: which keys and values the last ones take must be there. */
+static ftmem_status families_check_kinds(const ftmem_model *model, ftmem_error *error)
+{
+    int64_t i, own = model->layers - model->shared_kv_layers;
+    int32_t seen = 0;
+    if (!ftmem__family_of(model)->by_kind && (model->full_head_dim || model->full_kv_heads || model->shared_kv_layers || model->layer_input))
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "model.full_head_dim", "given",
+                           "model.full_head_dim, full_kv_heads, shared_kv_layers and layer_input are modelled in the family gemma4 alone.");
+    if (!ftmem__family_of(model)->by_kind) return FTMEM_OK;
+    for (i = 0; i < own && i < model->layers; i++) seen |= 1 << ftmem__layer_attention(model->layer_kind[i]);
+    for (; i < model->layers; i++)
+        if (!(seen >> ftmem__layer_attention(model->layer_kind[i]) & 1))
+            return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.shared_kv_layers", model->shared_kv_layers,
+                                   "model.shared_kv_layers leaves no block of the same kind whose keys and values could be taken.");
+    if (model->heads % model->full_kv_heads == 0) return FTMEM_OK;
+    return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.full_kv_heads", model->full_kv_heads, "model.full_kv_heads must divide model.heads.");
+}
+
 ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error)
 {
     ftmem_status status;
@@ -541,6 +578,8 @@ ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error)
     if (model->head_dim == 0)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.heads", model->heads,
                                "model.heads is larger than model.hidden; hidden / heads must be at least 1.");
+    status = families_check_kinds(model, error);
+    if (status != FTMEM_OK) return status;
     if (model->heads % model->kv_heads)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.kv_heads", model->kv_heads, "model.kv_heads must divide model.heads.");
     if (model->experts_per_token > model->experts)

@@ -51,6 +51,9 @@ enum {
     FTMEM__DROPOUT_ADD_BRANCH,    /* cur = residual + dropout(branch); cur and branch have names until then */
     FTMEM__CLAMP,                 /* cur = clamp(cur), in fp16 */
     FTMEM__ADD_NAMED,             /* cur = residual + cur; residual keeps its name until it is bound anew */
+    FTMEM__EXPERTS_BESIDE,        /* cur = norm(cur) + norm(experts(norm(residual))), in blocks with experts (modeling_gemma4.py) */
+    FTMEM__LAYER_INPUT,           /* cur = norm(out(act(gate(cur)) x the layer's input)), where the model has one, and the residual is added */
+    FTMEM__SCALE_IN_PLACE,        /* cur *= a buffer */
     FTMEM__NARROW,                /* cur = cur.to(weight.dtype) (modeling_mamba2.py Mamba2Block) */
     FTMEM__WIDE_RESIDUAL,         /* residual = residual.float() */
     FTMEM__MIXER                  /* cur = attention, a state-space mixer or an MLP of cur: a block has one of them (modeling_nemotron_h.py) */
@@ -64,7 +67,8 @@ enum {
     FTMEM__LAYER_NO_PARAMETERS,
     FTMEM__LAYER_FP32,
     FTMEM__RMS_T5,
-    FTMEM__RMS_WIDENED
+    FTMEM__RMS_WIDENED,
+    FTMEM__RMS_POW
 };                                                                                                                                   /* norm kinds */
 enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI, FTMEM__RELATIVE, FTMEM__UNROTATED, FTMEM__POSITIONLESS }; /* positions */
 enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN, FTMEM__GATED_T5, FTMEM__PLAIN_NAMED };                                        /* MLP kinds */
@@ -92,8 +96,9 @@ enum {
     FTMEM__TURN_JOINED_LATE,
     FTMEM__TURN_COMPLEX,
     FTMEM__TURN_INTERLEAVED,
-    FTMEM__TURN_HALVES
-};
+    FTMEM__TURN_HALVES,
+    FTMEM__TURN_BEFORE
+}; /* BEFORE: whole heads, before they come first */
 enum {
     FTMEM__TABLES_CAST,
     FTMEM__TABLES_FP32,
@@ -123,6 +128,7 @@ enum {
     FTMEM__ROUTER_SOFTMAX,
     FTMEM__ROUTER_SOFTMAX_CAST,
     FTMEM__ROUTER_SOFTMAX_SCALED,
+    FTMEM__ROUTER_SOFTMAX_NORMED, /* of a norm of the stream; the weights times a parameter (modeling_gemma4.py Gemma4TextRouter) */
     FTMEM__ROUTER_SIGMOID,
     FTMEM__ROUTER_SIGMOID_GROUPED
 };
@@ -152,6 +158,8 @@ enum {
 };
 /* Beside them, where blocks hand on which keys they have chosen (ftmem__shape_layer_kind): the block before has just chosen,
    or has handed on itself what it was given. */
+/* Likewise, where last blocks take keys and values of earlier ones: the block whose they are, and one that takes them. */
+enum { FTMEM__LAYER_STORES = 64, FTMEM__LAYER_REUSES = 128 };
 enum { FTMEM__LAYER_HANDED_NEW = 64, FTMEM__LAYER_HANDED_OLD = 128, FTMEM__LAYER_HANDED = 192 };
 enum { FTMEM__MLP_DENSE, FTMEM__MLP_EXPERTS, FTMEM__MLP_NONE, FTMEM__MLP_KINDS };
 static inline uint8_t ftmem__layer_attention(uint8_t kind)
@@ -228,6 +236,7 @@ typedef struct ftmem__family {
     bool keeps_cache;             /* keys and values go through a cache in training too: model.config.use_cache does not reach the
                                             decoder's own config (modeling_t5.py T5Stack) */
     bool loss_own_dtype;          /* CrossEntropyLoss of the logits as they are, in the model's own forward (modeling_t5.py, modeling_bert.py) */
+    bool by_kind;                 /* full blocks have heads of their own, and blocks with keys of others an MLP of their own (modeling_gemma4.py) */
     bool down_never_quantized;    /* _keep_in_fp32_modules has the down projection (modeling_t5.py) */
     int32_t since;                /* the version of transformers that has this code; 0: any that is modelled */
     bool ids_held;                /* position_ids is a name of the model's forward, no argument of its blocks (modeling_granitemoehybrid.py) */

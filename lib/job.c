@@ -106,8 +106,14 @@ static ftmem_status job_check_supported(const ftmem__case *c, ftmem_error *error
 static ftmem_status job_check_tower(const ftmem__case *c, ftmem_error *error)
 {
     const ftmem_model *m = &c->model;
+    bool none = m->tower == FTMEM_TOWER_GEMMA4 && m->tower_layers == 0; /* the class comes without one */
+    if (m->audio_layers > 0 &&
+        (m->audio_hidden == 0 || m->audio_heads == 0 || m->audio_kernel == 0 || m->audio_channels == 0 || m->audio_channels_last == 0 || m->audio_out == 0))
+        return ftmem__fail(
+            error, FTMEM_E_MISSING, "model.audio_hidden", "0",
+            "model.audio_layers is given, but not the tower's dimensions: audio_hidden, _heads, _kernel, _channels, _channels_last and _out are required");
     if (m->tower == 0 && m->mtp_layers == 0) return FTMEM_OK;
-    if (m->tower > 0 && (m->tower_hidden == 0 || m->tower_ffn == 0 || m->tower_layers == 0 || m->patch_size == 0))
+    if (m->tower > 0 && !none && (m->tower_hidden == 0 || m->tower_ffn == 0 || m->tower_layers == 0 || m->patch_size == 0))
         return ftmem__fail(error, FTMEM_E_MISSING, "model.tower_hidden", "0",
                            "model.tower is given, but not its dimensions: tower_hidden, tower_ffn, tower_layers and patch_size are required");
     if (c->adapter.layers_first == 0 && c->adapter.layers_last == 0) return FTMEM_OK;
@@ -451,7 +457,7 @@ static ftmem_status job_fail_quant(const ftmem__case *c, ftmem_status status, co
 static bool job_reads_tokens(const ftmem__case *c)
 {
     const ftmem__family *family = ftmem__family_of(&c->model);
-    return c->job.task == FTMEM_TASK_CAUSAL_LM && !family->encoder && !c->model.tower && family->embedding == FTMEM__EMBED_TOKENS;
+    return c->job.task == FTMEM_TASK_CAUSAL_LM && !family->encoder && !family->by_kind && !c->model.tower && family->embedding == FTMEM__EMBED_TOKENS;
 }
 
 /* Whether the method is modelled, over this base. */
@@ -495,6 +501,22 @@ static ftmem_status job_check_trainable_tokens(const ftmem__case *c, ftmem_error
                            "adapter.trainable_tokens is given, but trainable tokens are modelled for causal language models of text only");
 }
 
+/* Gemma 4 as transformers writes it out. */
+static ftmem_status job_check_by_kind(const ftmem__case *c, ftmem_error *error)
+{
+    const int32_t kernels = c->job.kernels & (FTMEM_FUSED_NORM | FTMEM_FUSED_ROPE | FTMEM_FUSED_LORA);
+    if (!ftmem__family_of(&c->model)->by_kind) return FTMEM_OK;
+    if (c->job.task != FTMEM_TASK_CAUSAL_LM)
+        return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.task", c->job.task, "job.task is not causal_lm, the one that is modelled for this family");
+    if (c->job.stack == FTMEM_STACK_LITGPT)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.stack", "litgpt", "job.stack is litgpt, whose model of this family is not modelled");
+    if (c->job.compile & FTMEM_COMPILE_BLOCKS)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.compile", "blocks", "job.compile has blocks, which are not modelled compiled in this family");
+    if (kernels == 0) return FTMEM_OK;
+    return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.kernels", kernels,
+                           "job.kernels has kernels for norms, rotation or LoRA, which are not modelled in this family");
+}
+
 static bool job_has_ranks(const ftmem_adapter *adapter)
 {
     for (int32_t role = 0; role < FTMEM__COUNT(adapter->ranks); ++role)
@@ -516,6 +538,7 @@ static ftmem_status job_check_method_place(const ftmem__case *c, ftmem_error *er
     if (c->model.experts > 0 && (foreign || (a->targets & experts) || a->kind > FTMEM_ADAPTER_LORA_FA)) place = "a mixture of experts";
     else if (family->encoder) place = "an encoder beside its decoder";
     else if (c->model.tower) place = "a vision tower";
+    else if (family->by_kind) place = "blocks of different shapes";
     else if (fused) place = "fused LoRA kernels";
     else if (a->kind == FTMEM_ADAPTER_VERA && c->model.kv_rank) place = "multi-head latent attention"; /* widths of the shared pair */
     if (!place || !job_takes_targets(c)) return FTMEM_OK;
@@ -854,7 +877,8 @@ static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
         job_check_adapter_layers, job_check_freeze,       job_check_freeze_layers,  job_check_precision,
         job_check_loss,           job_check_idle,         job_check_sequence,       job_check_gpu,
         job_check_stacks,         job_check_task,         job_check_attention,      job_check_optimizer,
-        job_check_images,         job_check_version,      job_check_compile,        ftmem__objective_check,
+        job_check_images,         job_check_version,      job_check_compile,        job_check_by_kind,
+        ftmem__objective_check,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);

@@ -267,7 +267,7 @@ static void optimizer_add(ftmem__totals *t, const ftmem_job *job, const ftmem__p
 int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param)
 {
     if (param->outside) return param->copies;
-    return param->segment >= 0 ? walk->kind[param->segment].layers * param->copies : 1;
+    return param->segment >= 0 ? walk->kind[param->segment].alike * param->copies : 1;
 }
 
 static int64_t optimizer_pixels(const ftmem__shape *shape, int64_t images)
@@ -314,6 +314,14 @@ static int64_t optimizer_table_buffers(const ftmem__shape *shape)
     return 2 * shape->model->layers * ftmem__round512(ftmem__bytes(shape->compute, shape->model->max_positions * shape->rotary));
 }
 
+/* modeling_gemma4.py: frequencies of each kind of block, a scalar of each block, the scales of two embeddings. */
+static int64_t optimizer_kind_buffers(const ftmem__shape *shape)
+{
+    const ftmem_model *m = shape->model;
+    int64_t full = shape->has_full ? 2 * ftmem__round512(2 * m->full_head_dim) : 0, window = shape->has_sliding ? 2 * ftmem__round512(2 * m->head_dim) : 0;
+    return full + window + 512 * m->layers + (m->layer_input > 0 ? 512 : 0);
+}
+
 /* What the process holds before the first step besides weights: rotation frequencies (twice), buffers, the batch. */
 static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
 {
@@ -323,13 +331,14 @@ static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
     bool rope = shape->family->positions <= FTMEM__ROPE_INTERLEAVED && shape->model->alibi != FTMEM_ON && shape->rotates;
     t->buffer_bytes = rope ? 2 * ftmem__round512(shape->rotary / 2 * 4) : 0;
     if (shape->family->tables_by_kind && shape->has_full && shape->has_sliding) t->buffer_bytes *= 2;
+    if (shape->family->by_kind) t->buffer_bytes = optimizer_kind_buffers(shape);
     if (shape->family->logits_buffer) t->buffer_bytes += ftmem__round512(ftmem__bytes(shape->compute, shape->vocab));
     if (shape->family->mask_buffer) t->buffer_bytes += ftmem__round512(shape->model->position_rows * shape->model->position_rows);
     t->buffer_bytes += optimizer_router_bias(shape) + optimizer_table_buffers(shape);
     if (shape->family->turn == FTMEM__TURN_PAIRS) /* modeling_gptj.py GPTJRotaryEmbedding */
         t->buffer_bytes = ftmem__round512(ftmem__bytes(FTMEM_FP32, shape->model->max_positions * shape->rotary));
     t->buffer_bytes += 512 * shape->family->small_buffers;
-    t->buffer_bytes += ftmem__tower_buffer_bytes(shape->model);
+    t->buffer_bytes += ftmem__tower_buffer_bytes(shape->model, shape->compute);
     t->buffer_bytes += shape->family->id_buffers * ftmem__round512(8 * shape->model->position_rows);
     if (shape->takes_video) t->narrowed_bytes -= ftmem__round512(8 * shape->b); /* rope_deltas: an attribute of the model from the first forward on */
     t->batch_bytes = optimizer_rows(shape, fed, shape->b);

@@ -148,8 +148,9 @@ static void step_blocks_forward(step_run *run, int32_t phase, int32_t pass, cons
         step_blocks(run, phase, pass, stack, i, last);
         step_unnamed(run, pass, stack, i);
         step_after(run, phase, pass, stack, last);
-        if (i == 0) step_sides_made(run, stack, kind, pass);
-        if (i > 0 || !aliased || (kind->in_kept && pass == FTMEM__PASS_FORWARD)) continue;
+        step_sides_made(run, stack, &run->walk->kind[stack->of_layer[i]], pass);
+        if (i == 0 && pass == FTMEM__PASS_FORWARD && stack->embed.stream_kept && !kind->in_kept) run->level += kind->in_bytes;
+        if (i > 0 || !aliased || ((kind->in_kept || stack->embed.stream_kept) && pass == FTMEM__PASS_FORWARD)) continue;
         run->frame = step_stream_bytes(stack->shape, kind->in_dtype, pass);
         run->level += run->frame;
     }
@@ -189,6 +190,7 @@ static void step_stack_forward(step_run *run, int32_t phase, int32_t pass, int32
     const ftmem__stack *stack = &run->walk->stack[index];
     run->stack = index;
     step_pass(run, phase, step_with_states(run, stack->embed.pass[pass], ftmem__segment_embed(index), pass), ftmem__segment_embed(index), pass, -1);
+    if (stack->side[FTMEM__SIDE_LAYERS].there) step_side(run, &stack->side[FTMEM__SIDE_LAYERS], pass, 1);
     step_blocks_forward(run, phase, pass, stack);
     if (index == run->walk->stacks - 1) return;
     if (stack->shape->tower) step_leave(run, stack, pass); /* its end is the whole model's */
@@ -385,24 +387,28 @@ static void step_sides_read(step_run *run, const ftmem__stack *stack, const ftme
     int32_t k;
     for (k = 0; k < FTMEM__SIDES; k++) {
         const ftmem__side *side = &stack->side[k];
-        bool own = k == FTMEM__SIDE_SOURCE ? kind->freed >> k & 1 : side->own;
-        if (!kind->first || !side->kept || side->leaf || (k == FTMEM__SIDE_SOURCE && held)) continue;
-        if (own) run->sides -= side->bytes[0];
+        bool bound = k >= FTMEM__SIDE_KEYS && run->walk->shape.job->recompute != FTMEM_RECOMPUTE_NONE, maker = kind->made >> k & 1,
+             last = maker || (kind->first && kind->given >> k & 1);
+        if (!last || bound || !side->kept || side->leaf || (k == FTMEM__SIDE_SOURCE && held)) continue;
+        if (maker ? side->own : kind->freed >> k & 1) run->sides -= side->bytes[0];
         else step_side(run, side, FTMEM__PASS_BACKWARD, -1);
     }
 }
 
 static void step_blocks_backward(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack)
 {
-    int64_t i, last;
+    int64_t i, last, held = 0;
     for (i = step_layers(stack) - 1 - stack->shape->unread; i >= 0; i = last - 1) {
         const ftmem__kind *kind = &run->walk->kind[stack->of_layer[i]];
         if (!kind->out_grad) return;
         step_after_backward(run, phase, pass, stack, i);
-        for (last = i; last > 0 && stack->of_layer[last - 1] == stack->of_layer[i] && !step_tapped(stack, last - 1);) last--;
+        for (last = i; held == 0 && last > 0 && stack->of_layer[last - 1] == stack->of_layer[i] && !step_tapped(stack, last - 1);) last--;
         step_sides_read(run, stack, kind);
         step_blocks(run, phase, pass, stack, i, last);
+        run->level += held; /* a gradient that this block has read and another one still holds */
+        held = kind->leaf_held ? kind->in_bytes : 0;
     }
+    run->level += held;
 }
 
 /* Blocks that are one module: the gradients of the last block's use wait for those of the first, which delivers them
@@ -423,13 +429,25 @@ static int64_t step_arguments(const ftmem__stack *stack)
     return sum;
 }
 
+/* Stored keys and values are an argument that checkpoints hold, to the end of the first block's backward. */
+static void step_unbind(step_run *run, const ftmem__stack *stack)
+{
+    int32_t k;
+    if (run->walk->shape.job->recompute == FTMEM_RECOMPUTE_NONE) return;
+    for (k = FTMEM__SIDE_KEYS; k < FTMEM__SIDES; k++)
+        if (stack->side[k].there) step_side(run, &stack->side[k], FTMEM__PASS_BACKWARD, -1);
+    for (k = 0; k < run->walk->kinds; k++) run->level -= run->walk->kind[k].bound_bytes;
+}
+
 static void step_stack_backward(step_run *run, int32_t phase, int32_t pass, int32_t index)
 {
     const ftmem__stack *stack = &run->walk->stack[index];
     step_blocks_backward(run, phase, pass, stack);
     run->level -= step_waiting(run->walk, stack);
     run->level -= step_arguments(stack);
-    if (stack->embed.out_grad)
+    step_unbind(run, stack);
+    if (stack->embed.stream_kept && run->walk->kind[stack->of_layer[0]].in_kept) run->level += run->walk->kind[stack->of_layer[0]].in_bytes;
+    if (stack->embed.back)
         step_pass(run, phase, step_with_states(run, stack->embed.pass[pass], ftmem__segment_embed(index), pass), ftmem__segment_embed(index), pass, -1);
 }
 

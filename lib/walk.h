@@ -44,19 +44,24 @@ typedef struct ftmem__kind {
     uint8_t kind; /* ftmem__shape_layer_kind */
     uint8_t stack;
     uint8_t given, made; /* sides that it reads and makes */
+    uint8_t fresh;       /* sides that no block after this one reads: their gradient is yet to come */
     bool cut;            /* a reentrant checkpoint over an input without a gradient: nothing in it gets one */
     uint8_t unread;      /* nobody reads its output: 1 the first such block, whose input the outputs hold, 2 a later one */
     uint8_t freed;       /* of those given: this backward is the last reader's, and frees what its graph keeps */
     bool first, last;    /* of a stack whose blocks share sides: the first makes them, the last has no gradient of them yet */
+    bool leaf_held;      /* its input's gradient lives on with what it has stored */
     bool trained, adapted, recomputed, in_grad, out_grad, in_kept;
     uint8_t in_dtype, out_dtype;
     int64_t in_bytes, born_bytes, cache_bytes; /* born: kept by autograd, counted as born in this block */
     int64_t eval_cache_bytes;                  /* of autocast's copies after evaluation */
     int64_t leaf_bytes;                        /* of gradients of parameters that a backward leaves */
     int64_t attribute_bytes;                   /* of those, held by nodes to the end of the whole backward */
+    int64_t bound_bytes;                       /* what its recomputation has left with the keys and values it has stored */
     int64_t outputs_bytes;                     /* arguments of a checkpoint that live as long as the outputs */
     double flops_forward, flops_backward;
     int64_t layers;                /* how many blocks are of this kind */
+    int32_t like;                  /* the first kind with the same parameters, which are declared there */
+    int64_t alike;                 /* of that: how many blocks have them */
     int32_t kept_from, kept_count; /* in ftmem__walk.kept; count -1: no room */
     ftmem__figure pass[FTMEM__PASS_END];
 } ftmem__kind;
@@ -74,6 +79,8 @@ typedef struct ftmem__ends { /* embedding or end */
     int64_t eval_cache_bytes;
     double flops_forward, flops_backward;
     bool out_grad, in_kept;
+    bool stream_kept; /* embedding: its own graph keeps the stream as well */
+    bool back;        /* embedding: it has a backward */
     uint8_t out_dtype;
     int64_t outputs_bytes;      /* what the outputs hold of an end */
     bool leaf;                  /* words: they are one */
@@ -99,6 +106,7 @@ typedef struct ftmem__stack {
 
 typedef struct ftmem__walk {
     ftmem__shape shape;   /* of the last stack, which has the head, and of the job */
+    ftmem__shape own;     /* scratch: of the block that is walked, where kinds have shapes of their own */
     ftmem__shape earlier; /* of the stack before it, where there is one */
     ftmem__params params;
     ftmem__kind kind[FTMEM__MAX_KINDS];

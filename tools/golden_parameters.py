@@ -61,7 +61,7 @@ TYPES = (
 # Out of scope: mixtures of experts, hybrids, encoders, encoder-decoders, vision, code that transformers does not have.
 OTHER_TYPES = (
     "llama4 bert t5 clip vit llava mllama "
-    "qwen3_vl gemma4 phi-msft minicpm"
+    "qwen3_vl phi-msft minicpm"
 ).split()
 
 # Counted with another head than a causal one: the class that builds it, and what the library calls the task ("": its default).
@@ -71,6 +71,7 @@ OTHER_HEADS = {
     "vit": ("AutoModelForImageClassification", ""),
     "llava": ("AutoModelForImageTextToText", ""), "gemma3": ("AutoModelForImageTextToText", ""),
     "mistral3": ("AutoModelForImageTextToText", ""), "qwen2_5_vl": ("AutoModelForImageTextToText", ""),
+    "gemma4": ("AutoModelForImageTextToText", ""), "gemma4_text": ("AutoModelForCausalLM", ""),
     "qwen3_vl": ("AutoModelForImageTextToText", ""), "qwen3_vl_moe": ("AutoModelForImageTextToText", ""), "kimi_k25": ("AutoModelForImageTextToText", ""),
 }
 MORE_HEADS = {"AutoModelForSequenceClassification": "classify", "AutoModelForTokenClassification": "token_classify"}
@@ -409,6 +410,7 @@ def other_rows(dirs, folder, version):
     for name, cfg in OTHER_MADE.items():
         (folder / f"made__{name}.json").write_text(json.dumps(cfg, indent=2) + "\n")
         found.append((f"made__{name}", folder / f"made__{name}.json"))
+    found += [(path.stem, path) for path in sorted(folder.glob("made__gemma4*.json"))]
     for name, path in found:
         cfg = {k: v for k, v in json.loads(path.read_text()).items() if k not in ("quantization_config", "auto_map")}
         typ = cfg.pop("model_type", None)
