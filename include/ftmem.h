@@ -112,7 +112,8 @@ enum {
     /* gated delta-net linear attention beside full attention */
     FTMEM_QWEN3_NEXT = 64, FTMEM_QWEN3_5 = 65, FTMEM_QWEN3_5_MOE = 66,
     FTMEM_KIMI_K25_VISION = 67, FTMEM_DOTS1 = 68, FTMEM_FLEX_OLMO = 69, FTMEM_GRANITEMOE = 70, FTMEM_GLM4_MOE_LITE = 71, FTMEM_ERNIE4_5_MOE = 72,
-    FTMEM_FAMILY_END = 73
+    FTMEM_LLAMA4 = 73,
+    FTMEM_FAMILY_END = 74
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */

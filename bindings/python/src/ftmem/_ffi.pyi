@@ -115,6 +115,7 @@ class _Lib:
     FTMEM_GRANITEMOE: Final[int]
     FTMEM_GLM4_MOE_LITE: Final[int]
     FTMEM_ERNIE4_5_MOE: Final[int]
+    FTMEM_LLAMA4: Final[int]
     FTMEM_FAMILY_END: Final[int]
     FTMEM_ACT_AUTO: Final[int]
     FTMEM_SILU: Final[int]
