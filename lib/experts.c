@@ -122,11 +122,12 @@ static void experts_route_softmax(ftmem__low *low, experts_choice *c)
 
 /* modeling_gpt_oss.py GptOssTopKRouter: softmax over the chosen logits, in their dtype; modeling_granitemoe.py
    GraniteMoeTopKRouter: in fp32. */
-static void experts_route_chosen(ftmem__low *low, experts_choice *c)
+static void experts_route_chosen(ftmem__low *low, experts_choice *c, int32_t dtype)
 {
     ftmem__tape *tape = low->tape;
-    int32_t dtype = c->logits.dtype;
-    if (low->shape->family->router == FTMEM__ROUTER_CHOSEN_WIDE) experts_replace(tape, &c->logits, ftmem__cast(tape, c->logits, FTMEM_FP32));
+    bool wide = low->shape->family->router == FTMEM__ROUTER_CHOSEN_WIDE;
+    if (!wide) dtype = c->logits.dtype;
+    if (wide) experts_replace(tape, &c->logits, ftmem__cast(tape, c->logits, FTMEM_FP32));
     c->weights = experts_pick(low, c->logits, &c->index);
     experts_replace(tape, &c->weights, ftmem__unary(tape, FTMEM__OP_SOFTMAX, c->weights));
     experts_replace(tape, &c->weights, ftmem__cast(tape, c->weights, dtype));
@@ -163,7 +164,7 @@ static void experts_route_scattered(ftmem__low *low, experts_choice *c)
     in[1] = experts_pick(low, c->logits, &c->index);
     in[0] = experts_table(low, c->logits.n, c->logits.dtype);
     in[0] = ftmem__shaped(in[0], c->logits.n, c->logits.cols);
-    scores = ftmem__apply(tape, FTMEM__OP_SCATTER, in, 2, in[0].n, in[0].cols, in[0].dtype);
+    scores = ftmem__apply(tape, FTMEM__OP_SCATTER_IN_PLACE, in, 2, in[0].n, in[0].cols, in[0].dtype);
     ftmem__save_var(tape, scores, c->index);
     ftmem__drop(tape, in[0]);
     c->weights = ftmem__cast(tape, scores, FTMEM_FP32);
@@ -207,20 +208,6 @@ static void experts_route_sigmoid(ftmem__low *low, experts_choice *c)
     ftmem__drop(tape, scores);
 }
 
-static experts_choice experts_route(ftmem__low *low, ftmem__var x)
-{
-    experts_choice c;
-    c.logits = experts_logits(low, x);
-    if (low->shape->family->router >= FTMEM__ROUTER_SIGMOID) experts_route_sigmoid(low, &c);
-    else if (low->shape->family->router == FTMEM__ROUTER_SOFTMAX_BIASED) experts_route_biased(low, &c, x.dtype);
-    else if (low->shape->family->router == FTMEM__ROUTER_SCATTERED) experts_route_scattered(low, &c);
-    else if (low->shape->family->router <= FTMEM__ROUTER_CHOSEN_WIDE) experts_route_chosen(low, &c);
-    else experts_route_softmax(low, &c);
-    return c;
-}
-
-/* ------------------------------------------------------------------------------------------------------ experts */
-
 /* x[index]: the gradient is filled into zeros, in place (FunctionsManual.cpp index_backward). */
 static ftmem__var experts_take(ftmem__low *low, ftmem__var x, ftmem__var index, int64_t n, int64_t cols)
 {
@@ -228,6 +215,43 @@ static ftmem__var experts_take(ftmem__low *low, ftmem__var x, ftmem__var index, 
     ftmem__save_var(low->tape, y, index);
     return y;
 }
+
+/* modeling_gemma4.py Gemma4TextRouter: its probabilities are returned too. */
+static void experts_route_normed(ftmem__low *low, ftmem__var x, experts_choice *c)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t h = low->shape->h, e = low->shape->model->experts;
+    ftmem__var normed = ftmem__low_norm_unweighted(low, x, h), scale = ftmem__low_parameter(low, FTMEM_ROLE_NORM, h, h, low->trained), scaled, scores, w;
+    scaled = ftmem__binary(tape, FTMEM__OP_MUL, normed, scale);
+    ftmem__drop(tape, normed);
+    experts_replace(tape, &scaled, ftmem__unary(tape, FTMEM__OP_SCALE, scaled));
+    scores = ftmem__low_linear(low, FTMEM_ROLE_ROUTER, scaled, e, false);
+    c->logits = experts_probabilities(low, scores, true);
+    c->weights = experts_normalized(low, experts_pick(low, c->logits, &c->index), false);
+    w = experts_take(low, ftmem__low_parameter(low, FTMEM_ROLE_NORM, e, e, low->trained), c->index, c->weights.n, c->weights.cols);
+    experts_replace(tape, &c->weights, ftmem__binary(tape, FTMEM__OP_MUL, c->weights, w));
+    ftmem__drop(tape, w);
+    ftmem__drop(tape, scores);
+    ftmem__drop(tape, scaled);
+}
+
+static experts_choice experts_route(ftmem__low *low, ftmem__var x)
+{
+    experts_choice c;
+    if (low->shape->family->router == FTMEM__ROUTER_SOFTMAX_NORMED) {
+        experts_route_normed(low, x, &c);
+        return c;
+    }
+    c.logits = experts_logits(low, x);
+    if (low->shape->family->router >= FTMEM__ROUTER_SIGMOID) experts_route_sigmoid(low, &c);
+    else if (low->shape->family->router == FTMEM__ROUTER_SOFTMAX_BIASED) experts_route_biased(low, &c, x.dtype);
+    else if (low->shape->family->router == FTMEM__ROUTER_SCATTERED) experts_route_scattered(low, &c);
+    else if (low->shape->family->router <= FTMEM__ROUTER_CHOSEN_WIDE) experts_route_chosen(low, &c, x.dtype);
+    else experts_route_softmax(low, &c);
+    return c;
+}
+
+/* ------------------------------------------------------------------------------------------------------ experts */
 
 /* integrations/moe.py _can_use_grouped_mm: compute capability 8.0, before torch 2.9 only 9.x. */
 static bool experts_grouped(const ftmem_job *job)
@@ -479,6 +503,7 @@ static ftmem__var experts_shared(ftmem__low *low, ftmem__var x, ftmem__var y, ft
     ftmem__var sum;
     if (low->shape->model->shared_ffn == 0) return y;
     if (low->shape->family->shared_gated) shared = experts_weighed(low, x, shared);
+    else if (low->shape->family->mlp == FTMEM__GATED_FUSED) shared = ftmem__low_gated_fused(low, x, low->shape->model->shared_ffn);
     else if (low->shape->family->shared_first) low->tape->part = FTMEM__PART_MLP;
     else if (experts_have_gates(low)) shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
     else shared = ftmem__low_plain(low, x, low->shape->model->shared_ffn);
@@ -638,5 +663,22 @@ ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x)
     ftmem__drop(low->tape, choice.logits);
     ftmem__drop(low->tape, choice.weights);
     ftmem__drop(low->tape, choice.index);
+    return y;
+}
+
+ftmem__var ftmem__low_experts_beside(ftmem__low *low, ftmem__var x, ftmem__var names[3])
+{
+    ftmem__tape *tape = low->tape;
+    experts_choice choice = experts_route(low, x);
+    ftmem__var normed, y;
+    if (low->has_weights) ftmem__drop(tape, low->weights); /* the router's result has their name, `_`, now */
+    low->has_weights = false;
+    normed = ftmem__low_norm(low, x, low->shape->h);
+    y = experts_forward(low, normed, &choice);
+    ftmem__drop(tape, normed);
+    experts_replace(tape, &y, ftmem__low_norm(low, y, low->shape->h));
+    names[0] = choice.logits;
+    names[1] = choice.weights;
+    names[2] = choice.index;
     return y;
 }

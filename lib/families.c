@@ -20,6 +20,9 @@ STEPS(families_llama4, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, FTM
 /* norms before and after each half (Gemma-2, Gemma-3) */
 STEPS(families_sandwich, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION, FTMEM__NORM, FTMEM__ADD,
       FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP, FTMEM__NORM, FTMEM__ADD);
+/* modeling_gemma4.py Gemma4TextDecoderLayer */
+STEPS(families_gemma4, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION, FTMEM__NORM, FTMEM__ADD,
+      FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP, FTMEM__EXPERTS_BESIDE, FTMEM__NORM, FTMEM__ADD, FTMEM__LAYER_INPUT, FTMEM__SCALE_IN_PLACE);
 /* norms after each half only (OLMo-2) */
 STEPS(families_post_norm, FTMEM__RESIDUAL, FTMEM__ATTENTION, FTMEM__NORM, FTMEM__ADD, FTMEM__RESIDUAL, FTMEM__MLP, FTMEM__NORM, FTMEM__ADD);
 /* attention(n) + mlp(n) + x with n = norm x (modeling_gptj.py GPTJBlock, modeling_phi.py PhiDecoderLayer) */
@@ -49,6 +52,7 @@ STEPS(families_two_norms, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, 
       FTMEM__DROPOUT, FTMEM__KEEP, FTMEM__ADD_BRANCH, FTMEM__ADD);
 
 /* modeling_nemotron_h.py NemotronHBlock */
+STEPS(families_mamba2, FTMEM__RESIDUAL, FTMEM__NARROW, FTMEM__NORM, FTMEM__WIDE_RESIDUAL, FTMEM__MIXER, FTMEM__ADD); /* modeling_mamba2.py Mamba2Block */
 STEPS(families_one_part, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MIXER, FTMEM__ADD);
 
 /* modeling_bert.py BertLayer: norms after each half, each in a module that its input outlives */
@@ -160,6 +164,18 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_WHISPER] = {.block = families_whisper_decoder, .encoder = &families_whisper_source, .positions_by_row = true, WHISPER},
     [FTMEM_BART] = {.block = families_bart_decoder, .encoder = &families_bart_source, .logits_buffer = true, BART},
     [FTMEM_T5] = {.block = families_t5_decoder, .encoder = &families_t5_plain_encoder, .gated_form = &families_t5_gated, .keeps_cache = true, T5_PLAIN},
+    [FTMEM_GRANITEMOEHYBRID] = {.model_type = "granitemoehybrid", LLAMA_PARTS, .since = 500, .qkv_bias = OFF, .mlp = FTMEM__GATED_FUSED, .router = FTMEM__ROUTER_CHOSEN_WIDE,
+        .embed_scale = true, .scale_outside = true, .logit_scale = true, .ids_held = true, .tables_asked = true,
+        .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, NULL, "input_linear", "output_linear", "embed_tokens", "lm_head", [FTMEM_ROLE_ROUTER] = "router",
+                    [FTMEM_ROLE_EXPERTS_UP] = "experts.gate_up_proj", [FTMEM_ROLE_EXPERTS_DOWN] = "experts.down_proj", [FTMEM_ROLE_MIXER_IN] = "in_proj",
+                    [FTMEM_ROLE_MIXER_OUT] = "out_proj"}},
+    [FTMEM_BAMBA] = {.model_type = "bamba", LLAMA_PARTS, .since = 500, .qkv_bias = OFF, .mlp = FTMEM__GATED, .turn = FTMEM__TURN_JOINED, .returns_weights = true,
+        .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", [FTMEM_ROLE_MIXER_IN] = "in_proj",
+                    [FTMEM_ROLE_MIXER_OUT] = "out_proj"}},
+    [FTMEM_MAMBA2] = {.model_type = "mamba2", .since = 500, .block = families_mamba2, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
+        .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .positions = FTMEM__POSITIONLESS, .logits_fp32 = true,
+        .head_narrowed = true, .refused_targets = R(MIXER_OUT),
+        .modules = {NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, "embeddings", "lm_head", [FTMEM_ROLE_MIXER_IN] = "in_proj", [FTMEM_ROLE_MIXER_OUT] = "out_proj"}},
     [FTMEM_NEMOTRON_H] = {.model_type = "nemotron_h", .block = families_one_part, .norm = FTMEM__RMS_WIDENED, .positions = FTMEM__UNROTATED, .mlp = FTMEM__PLAIN, .activation = FTMEM_RELU2,
         .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .router_fp32 = true, .logits_fp32 = true, .refused_targets = R(MIXER_OUT), .since = 500, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
         .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF,
@@ -186,6 +202,12 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_GEMMA3] = {.model_type = "gemma3_text", .small_buffers = 1, .block = families_sandwich, .norm = FTMEM__RMS_PLUS_ONE, .activation = FTMEM_GELU_TANH, .tied = ON, .qkv_bias = OFF,
         .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .embed_scale = true, .tables_by_kind = true,
         .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_GEMMA4] = {.model_type = "gemma4_text", .small_buffers = 1, .block = families_gemma4, .norm = FTMEM__RMS_POW, .activation = FTMEM_GELU_TANH, .tied = ON, .qkv_bias = OFF,
+        .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .embed_scale = true, .tables_by_kind = true, .by_kind = true, .turn = FTMEM__TURN_BEFORE,
+        .no_flash = true, .router = FTMEM__ROUTER_SOFTMAX_NORMED, .router_norm = ON,
+        .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL,
+                    [FTMEM_ROLE_ROUTER] = "router.proj", [FTMEM_ROLE_WIDEN] = "per_layer_model_projection", [FTMEM_ROLE_MIXER_IN] = "per_layer_input_gate",
+                    [FTMEM_ROLE_LAYER_OUT] = "per_layer_projection"}, .default_targets = R(Q) | R(V)},
     [FTMEM_PHI] = {.model_type = "phi", .table_buffers_before = 445, .turn = FTMEM__TURN_APART, .block = families_side_by_side, .parallel_block = families_side_by_side, .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN,
         .activation = FTMEM_GELU_NEW, .tied = OFF, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF, .parallel = ON, .two_norms = OFF,
         .head_bias = ON, .modules = {"q_proj", "k_proj", "v_proj", NULL, "dense", NULL, "fc1", NULL, "fc2", "embed_tokens", "lm_head", NULL, NULL},
@@ -340,6 +362,16 @@ static const ftmem__family families_towers[FTMEM_TOWER_END] = {
     [FTMEM_TOWER_LLAVA] = {.model_type = "clip_vision_model", TOWER, .activation = FTMEM_QUICK_GELU, .class_token = true, .embed_norm = true, .modules = CLIP_MODULES},
     [FTMEM_TOWER_GEMMA3] = {.model_type = "siglip_vision_model", TOWER, .activation = FTMEM_GELU_TANH, .patch_bias = true, .image_masks = true, .bridge = FTMEM__BRIDGE_GEMMA3,
         .modules = CLIP_MODULES},
+    /* modeling_qwen2_5_vl.py Qwen2_5_VisionTransformerPretrainedModel */
+    [FTMEM_TOWER_QWEN2_5_VL] = {.model_type = "qwen2_5_vl_vision", .block = families_sequential, .embedding = FTMEM__EMBED_IMAGE, .norm = FTMEM__RMS, .positions = FTMEM__ROPE,
+        .tables = FTMEM__TABLES_CAST_QK_FP32, .qkv = FTMEM__QKV_HEADS, .activation = FTMEM_SILU, .bidirectional = true, .any_size = true, .chunked = true,
+        .bridge = FTMEM__BRIDGE_QWEN, .tied = OFF, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF,
+        .modules = {NULL, NULL, NULL, "qkv", "proj", "gate_proj", "up_proj", NULL, "down_proj"}},
+    /* modeling_qwen3_vl.py Qwen3VLVisionModel */
+    [FTMEM_TOWER_QWEN3_VL] = {.model_type = "qwen3_vl_vision", .block = families_sequential, .embedding = FTMEM__EMBED_IMAGE, .norm = FTMEM__LAYER, .positions = FTMEM__ROPE,
+        .tables = FTMEM__TABLES_CAST_QK_FP32, .qkv = FTMEM__QKV_HEADS, .mlp = FTMEM__PLAIN, .activation = FTMEM_GELU_TANH, .bidirectional = true, .any_size = true, .chunked = true,
+        .patch_bias = true, .resampled = true, .no_input_leaf = true, .bridge = FTMEM__BRIDGE_QWEN, .tied = OFF, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON,
+        .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .modules = {NULL, NULL, NULL, "qkv", "proj", NULL, "linear_fc1", NULL, "linear_fc2"}},
 };
 
 /* clang-format on */
@@ -392,6 +424,15 @@ int64_t ftmem__image_tokens(const ftmem_model *model)
     return side * side + 1;
 }
 
+static void families_by_kind(ftmem_model *model)
+{
+    families_int(&model->full_head_dim, model->head_dim);
+    families_int(&model->full_kv_heads, model->kv_heads);
+    families_int(&model->shared_kv_ffn, model->ffn);
+    families_int(&model->layer_input_vocab, model->layer_input > 0 ? model->vocab : 0);
+    families_switch(&model->full_values_from_keys, OFF);
+}
+
 void ftmem__model_defaults(ftmem_model *model)
 {
     const ftmem__family *row = ftmem__family_of(model);
@@ -413,6 +454,7 @@ void ftmem__model_defaults(ftmem_model *model)
         families_int(&model->conv_kernel, 4);
     }
     families_int(&model->position_rows, row->positions == FTMEM__LEARNED ? model->max_positions : 0);
+    if (row->by_kind) families_by_kind(model);
     if (row->positions == FTMEM__RELATIVE) families_int(&model->relative_buckets, 32);
     if (!row->encoder) return;
     families_int(&model->encoder_layers, model->layers);
@@ -459,6 +501,7 @@ int64_t ftmem__image_features(const ftmem_model *model, const ftmem_job *job)
 void ftmem__model_tower(const ftmem_model *model, ftmem_model *tower)
 {
     const ftmem__family *row = ftmem__family_tower(model);
+    int64_t i;
     memset(tower, 0, sizeof *tower);
     tower->struct_size = model->struct_size;
     tower->layers = model->tower_layers;
@@ -468,8 +511,11 @@ void ftmem__model_tower(const ftmem_model *model, ftmem_model *tower)
     tower->head_dim = tower->rotary_dim = tower->value_dim = model->tower_hidden / model->tower_heads;
     tower->activation = model->tower_activation;
     tower->image_size = model->image_size;
+    tower->position_rows = model->tower_positions;
     tower->patch_size = model->patch_size;
-    tower->channels = model->channels;
+    tower->channels = model->channels * (model->temporal_patch > 0 ? model->temporal_patch : 1);
+    for (i = 0; i < tower->layers && i < FTMEM_MAX_LAYERS; i++)
+        if (model->tower_full_every > 0 && (i + 1) % model->tower_full_every != 0) tower->layer_kind[i] = FTMEM__LAYER_SLIDING;
     families_switches(tower, row);
 }
 
@@ -509,6 +555,24 @@ static ftmem_status families_fail_form(const ftmem_model *model, ftmem_error *er
                        "model.parallel is on, but in no block of this family do attention and MLP read the same stream");
 }
 
+/* Blocks that differ: which keys and values the last ones take must be there. */
+static ftmem_status families_check_kinds(const ftmem_model *model, ftmem_error *error)
+{
+    int64_t i, own = model->layers - model->shared_kv_layers;
+    int32_t seen = 0;
+    if (!ftmem__family_of(model)->by_kind && (model->full_head_dim || model->full_kv_heads || model->shared_kv_layers || model->layer_input))
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "model.full_head_dim", "given",
+                           "model.full_head_dim, full_kv_heads, shared_kv_layers and layer_input are modelled in the family gemma4 alone.");
+    if (!ftmem__family_of(model)->by_kind) return FTMEM_OK;
+    for (i = 0; i < own && i < model->layers; i++) seen |= 1 << ftmem__layer_attention(model->layer_kind[i]);
+    for (; i < model->layers; i++)
+        if (!(seen >> ftmem__layer_attention(model->layer_kind[i]) & 1))
+            return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.shared_kv_layers", model->shared_kv_layers,
+                                   "model.shared_kv_layers leaves no block of the same kind whose keys and values could be taken.");
+    if (model->heads % model->full_kv_heads == 0) return FTMEM_OK;
+    return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.full_kv_heads", model->full_kv_heads, "model.full_kv_heads must divide model.heads.");
+}
+
 ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error)
 {
     ftmem_status status;
@@ -524,6 +588,8 @@ ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error)
     if (model->head_dim == 0)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.heads", model->heads,
                                "model.heads is larger than model.hidden; hidden / heads must be at least 1.");
+    status = families_check_kinds(model, error);
+    if (status != FTMEM_OK) return status;
     if (model->heads % model->kv_heads)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.kv_heads", model->kv_heads, "model.kv_heads must divide model.heads.");
     if (model->experts_per_token > model->experts)

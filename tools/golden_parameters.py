@@ -54,14 +54,14 @@ from transformers.pytorch_utils import Conv1D
 TYPES = (
     "llama mistral qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 gpt2 gpt_neox gptj opt bloom mpt falcon starcoder2 "
     "gpt_bigcode olmo olmo2 olmo3 smollm3 granite stablelm cohere cohere2 mixtral qwen3_moe deepseek_v2 deepseek_v3 glm4_moe "
-    "minimax_m2 olmoe minicpm3 deepseek_v32 glm_moe_dsa mimo_v2_flash qwen2_moe gpt_oss ministral3 nemotron_h "
+    "minimax_m2 olmoe minicpm3 deepseek_v32 glm_moe_dsa mimo_v2_flash qwen2_moe gpt_oss ministral3 nemotron_h granitemoehybrid bamba mamba2 "
     "qwen3_next qwen3_5_text qwen3_5_moe_text dots1 flex_olmo granitemoe glm4_moe_lite ernie4_5_moe llama4_text"
 ).split()
 
 # Out of scope: mixtures of experts, hybrids, encoders, encoder-decoders, vision, code that transformers does not have.
 OTHER_TYPES = (
     "llama4 bert t5 clip vit llava mllama "
-    "qwen3_vl gemma4 phi-msft minicpm"
+    "qwen3_vl phi-msft minicpm"
 ).split()
 
 # Counted with another head than a causal one: the class that builds it, and what the library calls the task ("": its default).
@@ -71,6 +71,7 @@ OTHER_HEADS = {
     "vit": ("AutoModelForImageClassification", ""),
     "llava": ("AutoModelForImageTextToText", ""), "gemma3": ("AutoModelForImageTextToText", ""),
     "mistral3": ("AutoModelForImageTextToText", ""), "qwen2_5_vl": ("AutoModelForImageTextToText", ""),
+    "gemma4": ("AutoModelForImageTextToText", ""), "gemma4_text": ("AutoModelForCausalLM", ""),
     "qwen3_vl": ("AutoModelForImageTextToText", ""), "qwen3_vl_moe": ("AutoModelForImageTextToText", ""), "kimi_k25": ("AutoModelForImageTextToText", ""),
 }
 MORE_HEADS = {"AutoModelForSequenceClassification": "classify", "AutoModelForTokenClassification": "token_classify"}
@@ -380,7 +381,7 @@ def default_rows(typ):
         sub = type(cls().attn_config)
         rows += [("attn_config." + f.name, text(f.default)) for f in dataclasses.fields(sub) if f.name not in base]
     for key, name in (cls.attribute_map | ALIASES.get(typ, {})).items():
-        if name == "layers_block_type":
+        if "layers_block_type" in (key, name):
             continue  # a list
         if resolved(typ, name, **{key: 24}) == resolved(typ, name, **{key: 24, name: 48}) == 24:
             rows.append((key, "alias:" + name))
@@ -413,6 +414,7 @@ def other_rows(dirs, folder, version):
     for name, cfg in OTHER_MADE.items():
         (folder / f"made__{name}.json").write_text(json.dumps(cfg, indent=2) + "\n")
         found.append((f"made__{name}", folder / f"made__{name}.json"))
+    found += [(path.stem, path) for path in sorted(folder.glob("made__gemma4*.json"))]
     for name, path in found:
         cfg = {k: v for k, v in json.loads(path.read_text()).items() if k not in ("quantization_config", "auto_map")}
         typ = cfg.pop("model_type", None)
