@@ -301,7 +301,7 @@ def refused(config, classes):
     if stored not in NOT_TRAINED or "vision_config.model_type" in config and config["model_type"] == "gemma3":
         return True
     if config["model_type"] in PARTS:
-        return not any(key.startswith("vision_config.") for key in config)
+        return config["model_type"] != "gemma4" and not any(key.startswith("vision_config.") for key in config)  # Gemma 4 comes without towers too
     values = classes.get(config["model_type"], ({},))[0]
     if not any(key in values for key in MOE_KEYS) and any(config.get(key) for key in MOE_KEYS):
         return True
