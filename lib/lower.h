@@ -125,25 +125,25 @@ typedef struct ftmem__quant ftmem__quant; /* quant.h */
 typedef struct ftmem__low {
     ftmem__tape *tape;
     const ftmem__shape *shape;
-    ftmem__params *params;   /* not NULL: parameters are declared on the way */
-    int64_t b, tokens;       /* rows and tokens of this pass (evaluation has its own batch) */
-    bool training;           /* dropout is active */
-    bool trained;            /* base weights of this block are trained (full fine-tuning) */
-    bool adapted;            /* this block has adapters */
-    bool first;              /* the first block, where it is another one */
-    bool unquantized;        /* bitsandbytes is told to leave this part alone */
-    uint8_t kind;            /* of the block: FTMEM__LAYER_... */
-    uint8_t mlp;             /* FTMEM__MLP_... */
-    const ftmem__var *join;  /* residual that attention or MLP add in their own forward, or NULL */
-    int32_t kernels;         /* OR of FTMEM_FUSED_..., job.kernels and what compiling makes of a block */
-    bool routed;             /* what is declared now belongs to routed experts */
-    int64_t copies;          /* what is declared now stands for so many equal tensors, each for its share of the rows; 0: one */
-    bool cross;              /* attention looks at the stack before */
-    const ftmem__var *bias;  /* of positions, which it adds to its scores, or NULL */
-    uint8_t given, made;     /* sides that are there already, and those that this segment has made */
-    ftmem__var *side;        /* FTMEM__SIDES of them, which the walk owns */
-    bool stores, reuses;     /* keys and values: for later blocks, and of an earlier one */
-    bool replaces;           /* what earlier ones hold: keys and values of the first forward, in `stored` */
+    ftmem__params *params;  /* not NULL: parameters are declared on the way */
+    int64_t b, tokens;      /* rows and tokens of this pass (evaluation has its own batch) */
+    bool training;          /* dropout is active */
+    bool trained;           /* base weights of this block are trained (full fine-tuning) */
+    bool adapted;           /* this block has adapters */
+    bool first;             /* the first block, where it is another one */
+    bool unquantized;       /* bitsandbytes is told to leave this part alone */
+    uint8_t kind;           /* of the block: FTMEM__LAYER_... */
+    uint8_t mlp;            /* FTMEM__MLP_... */
+    const ftmem__var *join; /* residual that attention or MLP add in their own forward, or NULL */
+    int32_t kernels;        /* OR of FTMEM_FUSED_..., job.kernels and what compiling makes of a block */
+    bool routed;            /* what is declared now belongs to routed experts */
+    int64_t copies;         /* what is declared now stands for so many equal tensors, each for its share of the rows; 0: one */
+    bool cross;             /* attention looks at the stack before */
+    const ftmem__var *bias; /* of positions, which it adds to its scores, or NULL */
+    uint8_t given, made;    /* sides that are there already, and those that this segment has made */
+    ftmem__var *side;       /* FTMEM__SIDES of them, which the walk owns */
+    bool stores, reuses;    /* keys and values: for later blocks, and of an earlier one */
+    bool replaces;          /* what earlier ones hold: keys and values of the first forward, in `stored` */
     ftmem__var stored[4];
     int64_t bound_bytes;     /* saved on the way to what it has stored in their place */
     ftmem__var layer;        /* the block's part of FTMEM__SIDE_LAYERS */
@@ -222,7 +222,7 @@ ftmem__var ftmem__low_rms_plus_one(ftmem__low *low, ftmem__var x, int64_t width)
 ftmem__var ftmem__low_layer_norm(ftmem__low *low, ftmem__var x, int64_t width); /* LayerNorm with a bias, whatever the family's is */
 ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x);
 ftmem__var ftmem__low_norm_unweighted(ftmem__low *low, ftmem__var x, int64_t width); /* over each `width` of it; x stays the caller's */
-ftmem__var ftmem__low_rms(ftmem__low *low, ftmem__var x, ftmem__var *variance); /* x / rms(x), of fp32; takes over x; variance: a name of the caller's */
+ftmem__var ftmem__low_rms(ftmem__low *low, ftmem__var x, ftmem__var *variance);      /* x / rms(x), of fp32; takes over x; variance: a name of the caller's */
 ftmem__var ftmem__low_gated_norm(ftmem__low *low, ftmem__var x, ftmem__var gate, int64_t width); /* norm(x) * silu(gate); both stay the caller's */
 /* attention.c */
 ftmem__var ftmem__low_turn(ftmem__low *low, ftmem__var x);                                                  /* (x * cos) + (rotate_half(x) * sin) */

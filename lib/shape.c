@@ -212,8 +212,8 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     shape->causal = !encoder && !family->bidirectional;
     shape->crossed = !encoder && family->encoder;
     shape->fed_features = encoder ? family->fed_features : shape->crossed && family->encoder->fed_features;
-    shape->sided = m->shared_kv_layers > 0 || m->layer_input > 0 ||
-        family->positions == FTMEM__RELATIVE || shape->crossed || family->shared_blocks; /* ALBERT: gradients of the last block's use wait for the first's */
+    shape->sided = m->shared_kv_layers > 0 || m->layer_input > 0 || family->positions == FTMEM__RELATIVE || shape->crossed ||
+                   family->shared_blocks; /* ALBERT: gradients of the last block's use wait for the first's */
     shape->tower = tower;
     shape->scattered = !encoder && c->job.images > 0;
     shape->image_masks = shape->scattered && ftmem__family_tower(m)->image_masks;

@@ -281,5 +281,6 @@ int64_t ftmem__tower_buffer_bytes(const ftmem_model *m, int32_t dtype)
     if (m->tower_layers == 0) return sum;
     if (m->tower_clipped == FTMEM_ON) sum += tower_bounds(kind->rows, m->tower_layers);
     if (m->tower_standardized == FTMEM_ON) sum += 2 * ftmem__round512(ftmem__bytes(dtype, m->tower_hidden));
-    return sum + 512 * kind->small_buffers + ftmem__round512(4 * kind->time_rows * m->tower_hidden) + kind->id_buffers * ftmem__round512(8 * (tower_positions(m) + (m->tower == FTMEM_TOWER_LLAVA)));
+    return sum + 512 * kind->small_buffers + ftmem__round512(4 * kind->time_rows * m->tower_hidden) +
+           kind->id_buffers * ftmem__round512(8 * (tower_positions(m) + (m->tower == FTMEM_TOWER_LLAVA)));
 }
