@@ -1,6 +1,7 @@
 /* From the caller's job to one that needs no more questions: import, ranges, defaults, contradictions. */
 #include "job.h"
 #include "method.h"
+#include "objective.h"
 #include "optimizer.h"
 
 /* -------------------------------------------------------------------------------------------------- sentences */
@@ -362,8 +363,10 @@ static void job_fill_stack(ftmem__case *c)
 static void job_fill(ftmem__case *c)
 {
     c->note_count = 0;
+    c->forward_only = false;
     if (c->model.inferred) ftmem__case_note(c, FTMEM_NOTE_INFERRED, "model", 0);
     job_fill_stack(c);
+    ftmem__objective_fill(c);
     job_fill_batch(c);
     job_fill_training(c);
     job_fill_adapter(c);
@@ -425,6 +428,8 @@ static const char *job_uncompiled(const ftmem__case *c)
     const ftmem_job *job = &c->job;
     const ftmem__family *family = ftmem__family_of(&c->model);
     bool rms = family->norm == FTMEM__RMS || family->norm == FTMEM__RMS_FP32_WEIGHT;
+    if (!job->compile) return NULL;
+    if (job->objective > FTMEM_OBJECTIVE_SFT) return "job.compile is modelled for supervised fine-tuning only";
     if (job->compile & FTMEM_COMPILE_LOSS && job->stack != FTMEM_STACK_TORCHTUNE) return "job.compile has the loss, which is modelled for torchtune only";
     if (!(job->compile & FTMEM_COMPILE_BLOCKS)) return NULL;
     if (!rms || family->mlp != FTMEM__GATED || c->model.experts || family->encoder || c->model.tower)
@@ -486,7 +491,7 @@ static ftmem_status job_check_virtual_tokens(const ftmem__case *c, ftmem_error *
 static ftmem_status job_check_trainable_tokens(const ftmem__case *c, ftmem_error *error)
 {
     int32_t given = c->adapter.trainable_tokens, loss = c->job.loss;
-    bool logits = loss != FTMEM_LOSS_FUSED && loss != FTMEM_LOSS_CHUNKED && loss != FTMEM_LOSS_SPLIT;
+    bool logits = loss < FTMEM_LOSS_CHUNKED || loss > FTMEM_LOSS_TILES;
     if (!given) return FTMEM_OK;
     if (c->adapter.kind > FTMEM_ADAPTER_LORA8) return job_conflict_int("adapter.trainable_tokens", given, ", but adapter.kind is not LoRA", error);
     if (!logits || c->adapter.modules_to_save)
@@ -616,18 +621,22 @@ static ftmem_status job_fail_targets(const ftmem__case *c, ftmem_status status, 
     return ftmem__fail_int(error, status, "adapter.targets", c->adapter.targets, s.message);
 }
 
-/* peft/tuners/tuners_utils.py _check_lora_target_modules_mamba: kernels would read that weight past its adapter. */
-static bool job_out_proj_refused(const ftmem__case *c)
+/* peft/tuners/tuners_utils.py _check_lora_target_modules_mamba: kernels would read out_proj past its adapter; modeling_llama4.py
+   Llama4Router is a linear that returns a tuple. */
+static bool job_target_refused(const ftmem__case *c)
 {
     const ftmem_adapter *a = &c->adapter;
     bool lora = a->kind != FTMEM_ADAPTER_NONE && (a->kind <= FTMEM_ADAPTER_LORA_FA || a->kind == FTMEM_ADAPTER_ADALORA);
-    return lora && ftmem__family_of(&c->model)->out_proj_refused && (a->targets >> FTMEM_ROLE_MIXER_OUT & 1u) != 0;
+    return lora && (a->targets & ftmem__family_of(&c->model)->refused_targets) != 0;
 }
 
 static ftmem_status job_check_targets(const ftmem__case *c, ftmem_error *error)
 {
-    if (job_takes_targets(c) && job_out_proj_refused(c))
-        return job_fail_targets(c, FTMEM_E_CONFLICT, ", but PEFT refuses out_proj (mixer_out), which all-linear means too: name the others; ", error);
+    if (job_takes_targets(c) && job_target_refused(c))
+        return job_fail_targets(c, FTMEM_E_CONFLICT,
+                                c->model.family == FTMEM_LLAMA4 ? ", but PEFT fails at the router, which all-linear means too: name the others; "
+                                                                : ", but PEFT refuses out_proj (mixer_out), which all-linear means too: name the others; ",
+                                error);
     if (!job_takes_targets(c) || job_matching_targets(c, c->adapter.targets)) return FTMEM_OK;
     if (c->adapter.targets == 0) return job_fail_targets(c, FTMEM_E_MISSING, ", but PEFT has no default for this family: ", error);
     return job_fail_targets(c, FTMEM_E_CONFLICT, ", which matches nothing: ", error);
@@ -743,13 +752,13 @@ static ftmem_status job_check_optimizer(const ftmem__case *c, ftmem_error *error
 static ftmem_status job_check_loss(const ftmem__case *c, ftmem_error *error)
 {
     const ftmem_job *job = &c->job;
-    bool chunked = job->loss == FTMEM_LOSS_CHUNKED || job->loss == FTMEM_LOSS_SPLIT;
+    bool chunked = job->loss == FTMEM_LOSS_CHUNKED || job->loss == FTMEM_LOSS_SPLIT, whole = ftmem__whole_logits(job);
     if (job->loss_chunk_tokens != 0 && !chunked)
         return job_conflict_int("job.loss_chunk_tokens", job->loss_chunk_tokens, ", but job.loss is neither chunked nor split", error);
-    if (!ftmem__task_of_vocab(job->task) && (chunked || job->loss == FTMEM_LOSS_FUSED))
+    if (!ftmem__task_of_vocab(job->task) && !whole)
         return ftmem__fail(error, FTMEM_E_CONFLICT, "job.loss", ftmem_enum_name("loss", job->loss),
                            "job.loss splits the logits of a vocabulary, but job.task is a classification, which has none");
-    if (job->task == FTMEM_TASK_MASKED_LM && (chunked || job->loss == FTMEM_LOSS_FUSED))
+    if (job->task == FTMEM_TASK_MASKED_LM && !whole)
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.loss", ftmem_enum_name("loss", job->loss),
                            "job.loss is modelled for causal language models only: a masked one computes its logits as a whole");
     if (job->classes != 0 && ftmem__task_of_vocab(job->task))
@@ -890,6 +899,7 @@ static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
         job_check_loss,           job_check_idle,         job_check_sequence,       job_check_gpu,
         job_check_stacks,         job_check_task,         job_check_attention,      job_check_optimizer,
         job_check_images,         job_check_version,      job_check_compile,        job_check_by_kind,
+        ftmem__objective_check,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);

@@ -23,6 +23,7 @@ enum {
     FTMEM__PART_BATCH,
     FTMEM__PART_TOWER,
     FTMEM__PART_SSM,
+    FTMEM__PART_REFERENCE, /* a model beside the trained one */
     FTMEM__PART_END
 };
 const char *ftmem__part_name(int32_t part);
@@ -58,6 +59,7 @@ typedef struct ftmem__shape {
     const ftmem_adapter *adapter;
     const ftmem_job *job;
     const ftmem__family *family;
+    bool forward_only;          /* nothing goes backward */
     int64_t b, s, tokens;       /* rows, sequence, b x s */
     int64_t h, f, q, kv, vocab; /* widths; q = heads x head_dim, kv = kv_heads x head_dim */
     int64_t heads, kv_heads, d, rotary;
@@ -178,10 +180,16 @@ typedef struct ftmem__prologue {
     bool has_tables;
 } ftmem__prologue;
 
+/* Logits exist as a whole. */
+static inline bool ftmem__whole_logits(const ftmem_job *job)
+{
+    return job->loss < FTMEM_LOSS_CHUNKED || job->loss > FTMEM_LOSS_TILES;
+}
+
 /* The loop holds what the model returns to the end of the step. */
 static inline bool ftmem__holds_outputs(const ftmem_job *job)
 {
-    return job->loss == FTMEM_LOSS_HELD || job->loss == FTMEM_LOSS_LOOP;
+    return job->loss == FTMEM_LOSS_HELD || job->loss == FTMEM_LOSS_LOOP || job->loss == FTMEM_LOSS_MEAN;
 }
 
 int32_t ftmem__shape_pixels(const ftmem__shape *shape);                                           /* dtype of the pixels of the batch */
@@ -221,6 +229,7 @@ ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width); /* the
 ftmem__var ftmem__low_rms_plus_one(ftmem__low *low, ftmem__var x, int64_t width);
 ftmem__var ftmem__low_layer_norm(ftmem__low *low, ftmem__var x, int64_t width); /* LayerNorm with a bias, whatever the family's is */
 ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x);
+ftmem__var ftmem__low_l2_norm(ftmem__low *low, ftmem__var x);
 ftmem__var ftmem__low_norm_unweighted(ftmem__low *low, ftmem__var x, int64_t width); /* over each `width` of it; x stays the caller's */
 ftmem__var ftmem__low_rms(ftmem__low *low, ftmem__var x, ftmem__var *variance);      /* x / rms(x), of fp32; takes over x; variance: a name of the caller's */
 ftmem__var ftmem__low_gated_norm(ftmem__low *low, ftmem__var x, ftmem__var gate, int64_t width); /* norm(x) * silu(gate); both stay the caller's */
@@ -303,6 +312,13 @@ ftmem__var ftmem__low_loss(ftmem__low *low, ftmem__var logits);
 ftmem__var ftmem__low_outputs(ftmem__low *low, ftmem__var logits);              /* what the model hands out; takes over the logits */
 ftmem__var ftmem__low_fused_loss(ftmem__low *low, ftmem__var x);                /* head and loss without logits */
 int64_t ftmem__low_split_loss(ftmem__low *low, ftmem__var x, ftmem__var *loss); /* returns bytes of the logits that stay alive */
+ftmem__var ftmem__low_head_matrix(ftmem__low *low);                             /* of words, declared */
+ftmem__var ftmem__low_shifted_loss(ftmem__low *low, ftmem__var logits);         /* cross-entropy as written out by hand */
+ftmem__var ftmem__low_last_token(ftmem__low *low, ftmem__var logits);           /* of each row */
+ftmem__var ftmem__low_shifted(ftmem__low *low, ftmem__var logits);              /* logits[..., :-1, :].contiguous() */
+/* logprob.c */
+ftmem__var ftmem__low_tiles(ftmem__low *low, ftmem__var x);      /* log-probabilities of labels, without logits */
+ftmem__var ftmem__low_loss_apart(ftmem__low *low, ftmem__var x); /* the trainer's: of log-probabilities, logits or scores */
 void ftmem__low_chunked_forward(ftmem__low *low, ftmem__var x);
 void ftmem__low_chunked_backward(ftmem__low *low, ftmem__var x);
 

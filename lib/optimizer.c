@@ -1,5 +1,6 @@
 /* What optimizers keep and need, read off their rows; and the sums over parameters that a step starts from. */
 #include "optimizer.h"
+#include "objective.h"
 #include "step.h"
 
 static const ftmem__optimizer optimizer_table[] = {
@@ -292,6 +293,7 @@ static int64_t optimizer_fed(const ftmem__shape *shape, int64_t rows)
 static int64_t optimizer_rows(const ftmem__shape *shape, const ftmem__shape *fed, int64_t rows)
 {
     int64_t pixels = shape->scattered ? optimizer_pixels(fed, rows * fed->each) : 0;
+    if (ftmem__objective_of(shape->job)->loss == FTMEM__LOSS_PAIRS) return pixels + optimizer_fed(shape->scattered ? shape : fed, rows);
     return pixels + optimizer_fed(shape->scattered ? shape : fed, rows) +
            ftmem__round512(8 * rows * (ftmem__task_by_row(shape->job->task) ? 1 : shape->s - shape->virtual_tokens));
 }
@@ -340,7 +342,8 @@ static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
     t->buffer_bytes += shape->family->id_buffers * ftmem__round512(8 * shape->model->position_rows);
     if (shape->takes_video) t->narrowed_bytes -= ftmem__round512(8 * shape->b); /* rope_deltas: an attribute of the model from the first forward on */
     t->batch_bytes = optimizer_rows(shape, fed, shape->b);
-    t->eval_batch_bytes = optimizer_rows(shape, fed, job->eval_batch);
+    if (job->reference == FTMEM_REFERENCE_PRECOMPUTED) t->batch_bytes += 2 * ftmem__round512(4 * job->micro_batch); /* two columns */
+    t->eval_batch_bytes = optimizer_rows(shape, fed, shape->eval_b);
     t->workspace_bytes = job->cublas_workspace == FTMEM_OFF ? 0 : job->gpu.sm_arch >= 90 ? (int64_t)32 << 20 : 8519680; /* truth: 8.125 MiB, 32 on sm90 */
 }
 

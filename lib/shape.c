@@ -1,5 +1,6 @@
 /* From a checked job to numbers: widths, dtypes, masks, what is trained. Every product is checked here, once. */
 #include "lower.h"
+#include "objective.h"
 
 static bool shape_part(const ftmem_job *job, int32_t part)
 {
@@ -221,10 +222,11 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     shape->taps = shape->scattered ? m->tower_taps : 0;
     shape->tap_every = 1;
     shape->each = tower ? c->job.images : 1;
-    shape->b = c->job.micro_batch * shape->each;
+    shape->b = c->job.micro_batch * shape->each * ftmem__objective_of(&c->job)->rows;
+    shape->forward_only = c->forward_only;
     shape->virtual_tokens = tower ? 0 : c->adapter.virtual_tokens;
     shape->s = s + shape->virtual_tokens;
-    shape->eval_b = c->job.eval_batch * shape->each;
+    shape->eval_b = c->job.eval_batch * shape->each * ftmem__objective_of(&c->job)->rows;
     shape->tokens = shape->b * shape->s;
     shape->h = m->hidden;
     shape->f = m->ffn;

@@ -19,7 +19,7 @@ FULL_ONLY = ("galore_adafactor", "galore_adamw", "galore_adamw_layerwise", "apol
 OPTIMIZERS = tuple(o for o in FIELDS["job.optimizer"].values[1:] if o not in FULL_ONLY)
 # States of a tensor are 8-bit from 4096 elements on, and leave torch's count from 100,000 on: more can be less.
 EVEN_OPTIMIZERS = tuple(o for o in OPTIMIZERS if not any(w in o for w in ("8bit", "4bit", "fp8", "paged", "offload")))
-LOSSES = FIELDS["job.loss"].values[1:]
+LOSSES = [x for x in FIELDS["job.loss"].values[1:] if x != "tiles"]  # not of heads with a bias
 METHODS = ("full", "lora", "qlora", "lora8")
 TIERS = ("allocated", "reserved", "process")
 check = settings(deadline=None)
