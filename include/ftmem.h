@@ -760,6 +760,8 @@ typedef struct ftmem_memory {
     int32_t bound_rows;       /* measured runs behind the interval of the allocated tier for a job of this kind */
     int32_t note_count;
     ftmem_note notes[FTMEM_NOTE_CAPACITY];
+    uint64_t host_bytes;        /* of CPU memory, at its highest: what is offloaded. Models, data and Python's own come on top */
+    uint64_t host_pinned_bytes; /* of those, page-locked */
 } ftmem_memory;
 
 /* Memory of one GPU for one job. Touches no memory but the stack and *memory. */

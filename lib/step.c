@@ -618,6 +618,17 @@ static int64_t step_middle(const ftmem__walk *walk)
     return step_narrowed(walk, stack->of_layer[middle]) + kind->born_bytes + (next - kind->in_kept) * kind->in_bytes;
 }
 
+/* Inputs of checkpointed blocks, of pageable memory (unsloth_zoo/gradient_checkpointing.py: hidden_states.to("cpu")). */
+static int64_t step_offloaded(const ftmem__walk *walk)
+{
+    int64_t sum = 0;
+    int32_t k;
+    if (walk->shape.job->offload_checkpoints != FTMEM_ON) return 0;
+    for (k = 0; k < walk->kinds; k++)
+        if (walk->kind[k].recomputed && walk->kind[k].out_grad) sum += walk->kind[k].in_bytes * walk->kind[k].layers;
+    return sum;
+}
+
 static void step_flops(ftmem__step *step)
 {
     const ftmem__walk *walk = step->walk;
@@ -638,6 +649,7 @@ static void step_flops(ftmem__step *step)
     step->flops_forward += step->totals.regular.flops;
     step->flops_backward += 2 * step->totals.regular.flops;
     step->kept_layer_bytes = step_middle(walk);
+    step->host_bytes = step_offloaded(walk);
 }
 
 static void step_note(void *context, const ftmem__tape *tape, ftmem__op op)
