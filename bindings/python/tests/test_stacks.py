@@ -57,7 +57,7 @@ def test_offload_needs_checkpoints() -> None:
         assumed(method="lora", recompute="none", offload_checkpoints=True)
     kept = [ftmem.predict("meta-llama/Llama-3.2-1B", method="lora", micro_batch=4, sequence=1024, recompute="reentrant", offload_checkpoints=o).memory.kept
             for o in (False, True)]
-    assert kept[0] - kept[1] == 16 * 4 * 1024 * 2048 * 2      # one bf16 stream for each of 16 blocks
+    assert kept[0] - kept[1] == 15 * 4 * 1024 * 2048 * 2      # one bf16 stream for each of 16 blocks; the first one's is a leaf, which the graph holds
 
 
 def test_fused_kernels_keep_what_their_sources_save() -> None:
