@@ -254,6 +254,7 @@ static void job_fill_training(ftmem__case *c)
     JOB_DEFAULT(job, repeat_kv, FTMEM_OFF)
     JOB_DEFAULT(job, grad_clip, FTMEM_ON)
     JOB_DEFAULT(job, recompute_every, 1)
+    JOB_DEFAULT(job, recompute_save, FTMEM_SAVE_NOTHING)
     JOB_DEFAULT(job, outputs_fp32, FTMEM_OFF)
     JOB_DEFAULT(job, use_cache, FTMEM_OFF)
     JOB_DEFAULT(job, offload_checkpoints, FTMEM_OFF)
@@ -505,13 +506,20 @@ static ftmem_status job_check_trainable_tokens(const ftmem__case *c, ftmem_error
 static ftmem_status job_check_by_kind(const ftmem__case *c, ftmem_error *error)
 {
     const int32_t kernels = c->job.kernels & (FTMEM_FUSED_NORM | FTMEM_FUSED_ROPE | FTMEM_FUSED_LORA);
-    if (!ftmem__family_of(&c->model)->by_kind) return FTMEM_OK;
+    const ftmem__family *family = ftmem__family_of(&c->model);
+    if (family->hands_index && c->job.recompute_save > FTMEM_SAVE_NOTHING)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.recompute_save", ftmem_enum_name("save", c->job.recompute_save),
+                           "job.recompute_save is given, but checkpoints that save results are not modelled in this family");
+    if (!family->by_kind) return FTMEM_OK;
     if (c->job.task != FTMEM_TASK_CAUSAL_LM)
         return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.task", c->job.task, "job.task is not causal_lm, the one that is modelled for this family");
     if (c->job.stack == FTMEM_STACK_LITGPT)
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.stack", "litgpt", "job.stack is litgpt, whose model of this family is not modelled");
     if (c->job.compile & FTMEM_COMPILE_BLOCKS)
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.compile", "blocks", "job.compile has blocks, which are not modelled compiled in this family");
+    if (c->job.recompute_save > FTMEM_SAVE_NOTHING)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.recompute_save", ftmem_enum_name("save", c->job.recompute_save),
+                           "job.recompute_save is given, but checkpoints that save results are not modelled in this family");
     if (kernels == 0) return FTMEM_OK;
     return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.kernels", kernels,
                            "job.kernels has kernels for norms, rotation or LoRA, which are not modelled in this family");
@@ -782,6 +790,14 @@ static ftmem_status job_check_idle(const ftmem__case *c, ftmem_error *error)
     if (job->offload_checkpoints == FTMEM_ON && job->recompute == FTMEM_RECOMPUTE_NONE)
         return ftmem__fail(error, FTMEM_E_CONFLICT, "job.offload_checkpoints", "on",
                            "job.offload_checkpoints is on, but job.recompute is none: there are no checkpoints to offload");
+    if (job->recompute_save > FTMEM_SAVE_NOTHING && job->recompute != FTMEM_RECOMPUTE_FULL)
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "job.recompute_save", ftmem_enum_name("save", job->recompute_save),
+                           "job.recompute_save is given, but job.recompute is not full: torch's policies need checkpoints without reentrance");
+    if ((job->recompute_first || job->recompute_last) && job->recompute == FTMEM_RECOMPUTE_NONE)
+        return job_conflict_int("job.recompute_first", job->recompute_first, ", but job.recompute is none: set it to full or reentrant", error);
+    if (job->recompute_save > FTMEM_SAVE_ATTENTION && ftmem__quant_of(c->adapter.quant))
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.recompute_save", ftmem_enum_name("save", job->recompute_save),
+                           "job.recompute_save has matrix products; over a quantised base (adapter.quant) only that of attention is modelled");
     if (job->recompute_every > 1 && job->recompute == FTMEM_RECOMPUTE_NONE)
         return job_conflict_int("job.recompute_every", job->recompute_every, ", but job.recompute is none: set it to full or reentrant", error);
     if (job->eval == FTMEM_ON) return FTMEM_OK;
@@ -822,7 +838,8 @@ static ftmem_status job_check_stacks(const ftmem__case *c, ftmem_error *error)
     else if (c->adapter.modules_to_save) field = "adapter.modules_to_save";
     else if (c->job.loss == FTMEM_LOSS_FUSED || c->job.loss == FTMEM_LOSS_CHUNKED) field = "job.loss";
     else if (c->job.task == FTMEM_TASK_CLASSIFY) field = "job.task";
-    else if (c->job.recompute_every > 1) field = "job.recompute_every";
+    else if (c->job.recompute_every > 1 || c->job.recompute_first || c->job.recompute_last) field = "job.recompute_every";
+    else if (c->job.recompute_save > FTMEM_SAVE_NOTHING) field = "job.recompute_save";
     else if (ftmem__family_of(&c->model)->positions == FTMEM__RELATIVE && c->job.attention >= FTMEM_FLASH2) field = "job.attention";
     if (!field) return FTMEM_OK;
     return ftmem__fail(error, FTMEM_E_UNSUPPORTED, field, "", "This setting is not modelled for a model with an encoder and a decoder.");

@@ -44,6 +44,8 @@ static void memory_fill(const ftmem__step *step, ftmem_memory *m)
     m->kept_bytes = (uint64_t)step->kept_bytes;
     m->kept_layer_bytes = (uint64_t)step->kept_layer_bytes;
     m->resident_bytes = (uint64_t)t->resident;
+    m->host_bytes = (uint64_t)step->host_bytes;
+    m->host_pinned_bytes = (uint64_t)step->host_pinned_bytes;
     m->allocated.expected = (uint64_t)step->peak.bytes;
     for (p = 0; p < FTMEM_PHASE_END; p++) m->phase_allocated[p] = (uint64_t)step->phase[p].bytes;
 }

@@ -304,6 +304,8 @@ def read_oracle(job, configs, options):
              accumulation=integer(r, "accum"), loss=pick(r, "loss", {k: k for k in ("held", "loop", "dropped", "fused", "chunked")}),
              grad_clip=on(r["clip"]), cublas_workspace=True, eval=True,
              recompute=pick(r, "ckpt", {"": "none", "reentrant": "reentrant", "nonreentrant": "full"}),
+             offload_checkpoints=r.get("ckpt_offload") == "1",
+             **{"recompute_" + k: r["ckpt_" + k] for k in ("save", "first", "last", "every") if r.get("ckpt_" + k)},
              task=TASKS.get(r["task"]))
     oracle_optimizer(r["opt"], f)
     if f["task"] is None:
