@@ -108,10 +108,13 @@ enum {
     /* latent attention with dense MLPs; sinks; code outside transformers */
     FTMEM_MINICPM3 = 56, FTMEM_MIMO_V2_FLASH = 57, FTMEM_DEEPSEEK = 58,
     FTMEM_QWEN2_MOE = 59, FTMEM_GPT_OSS = 60,
-    FTMEM_MINISTRAL3 = 61, FTMEM_MIMO = 62, FTMEM_NEMOTRON_H = 63,
+    FTMEM_MINISTRAL3 = 61, FTMEM_MIMO = 62, FTMEM_NEMOTRON_H = 63, FTMEM_GRANITEMOEHYBRID = 64, FTMEM_BAMBA = 65, FTMEM_MAMBA2 = 66,
     /* gated delta-net linear attention beside full attention */
-    FTMEM_QWEN3_NEXT = 64, FTMEM_QWEN3_5 = 65, FTMEM_QWEN3_5_MOE = 66,
-    FTMEM_FAMILY_END = 67
+    FTMEM_QWEN3_NEXT = 67, FTMEM_QWEN3_5 = 68, FTMEM_QWEN3_5_MOE = 69,
+    FTMEM_KIMI_K25_VISION = 70, FTMEM_DOTS1 = 71, FTMEM_FLEX_OLMO = 72, FTMEM_GRANITEMOE = 73, FTMEM_GLM4_MOE_LITE = 74, FTMEM_ERNIE4_5_MOE = 75,
+    FTMEM_GEMMA4 = 76, FTMEM_GEMMA4_VISION = 77, FTMEM_GEMMA4_AUDIO = 78, /* the latter two: its towers */
+    FTMEM_LLAMA4 = 79,
+    FTMEM_FAMILY_END = 80
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
@@ -121,7 +124,7 @@ enum { FTMEM_ACT_AUTO = 0, FTMEM_SILU = 1, FTMEM_GELU = 2, FTMEM_GELU_TANH = 3, 
 /* Vision towers with what leads from them to the text model, named by the vision-language model's model_type. */
 enum {
     FTMEM_TOWER_NONE = 0, FTMEM_TOWER_LLAVA = 1, FTMEM_TOWER_GEMMA3 = 2, FTMEM_TOWER_MISTRAL3 = 3, FTMEM_TOWER_QWEN2_5_VL = 4,
-    FTMEM_TOWER_QWEN3_VL = 5, FTMEM_TOWER_END = 6
+    FTMEM_TOWER_QWEN3_VL = 5, FTMEM_TOWER_KIMI_K25 = 6, FTMEM_TOWER_GEMMA4 = 7, FTMEM_TOWER_END = 8
 };
 
 /* What is trained: an adapter by PEFT's method. The base may be stored in any format (ftmem_adapter.quant). */
@@ -211,7 +214,8 @@ enum {
     FTMEM_OPTIMI_ADAMW = 48,  /* torch-optimi, the loop; Kahan summation over 16-bit weights */
     FTMEM_MUON = 49,  /* torch.optim.Muon for matrices of blocks, foreach AdamW for the rest */
     FTMEM_SOPHIA = 50,
-    FTMEM_OPTIMIZER_END = 51
+    FTMEM_GALORE_ADAFACTOR = 51,
+    FTMEM_OPTIMIZER_END = 52
 };
 
 enum {
@@ -290,6 +294,14 @@ enum {
     FTMEM_TASK_IMAGE_CLASSIFY = 5, FTMEM_TASK_END = 6
 };
 
+/* What torch.compile compiles, for ftmem_job.compile; a set is an OR. What a compiled graph keeps is decided by its partitioner
+   (torch/_functorch/partitioners.py min_cut_rematerialization_partition): inputs of matrix products and what products and
+   reductions made; what lies between is computed again, fused. */
+enum {
+    FTMEM_COMPILE_BLOCKS = 1, /* each block a graph (torchtune's compile_model, transformers' layers) */
+    FTMEM_COMPILE_LOSS = 2    /* the cross-entropy a graph; logits are not widened */
+};
+
 /* Kernels that replace what transformers writes out, for ftmem_job.kernels; a set is an OR. Each is a rule row (lib/ops.inc). */
 enum {
     FTMEM_FUSED_NORM = 1,  /* RMSNorm in one kernel: Liger-Kernel, Unsloth, fms-acceleration */
@@ -332,13 +344,14 @@ enum {
     /* of the indexer that chooses which tokens sparse attention sees; it works without gradients */
     FTMEM_ROLE_INDEX_Q = 21, FTMEM_ROLE_INDEX_K = 22, FTMEM_ROLE_INDEX_WEIGHTS = 23,
     FTMEM_ROLE_POOL = 24,  /* a linear between the blocks and the head: BERT's pooler, the transform before a masked LM's decoder */
-    FTMEM_ROLE_WIDEN = 25, /* from the width of the token embedding to that of the blocks (ALBERT) */
+    FTMEM_ROLE_WIDEN = 25, /* from the width of the token embedding to that of the blocks (ALBERT), or of the inputs of all layers (Gemma 4) */
     FTMEM_ROLE_TOWER = 26, /* linears of a vision tower, its projector and multi-token prediction that have no name of the text model's */
     /* of blocks that are neither attention nor MLP: MIXER_OUT is one that PEFT refuses for LoRA in state-space mixers. Queries, keys and
        values of linear attention are FTMEM_ROLE_QKV */
-    FTMEM_ROLE_MIXER_IN = 27,  /* of a state-space mixer; of linear attention the gate of its output */
+    FTMEM_ROLE_MIXER_IN = 27,  /* of a state-space mixer; of linear attention the gate of its output; the gate of a layer's own input (Gemma 4) */
     FTMEM_ROLE_MIXER_OUT = 28, /* its output projection */
-    FTMEM_ROLE_LINEAR_B = 29,  /* how much each token writes, where one linear makes both also how much the state decays */
+    FTMEM_ROLE_LAYER_OUT = 29, /* what leads from a layer's own input back to the stream (Gemma 4) */
+    FTMEM_ROLE_LINEAR_B = 29,  /* in linear attention: how much each token writes, where one linear makes both also how much the state decays */
     FTMEM_ROLE_LINEAR_A = 30,  /* how much the state decays */
     FTMEM_ROLE_END = 31
 };
@@ -381,8 +394,8 @@ enum { FTMEM_VERDICT_UNKNOWN = 0, FTMEM_FITS = 1, FTMEM_MAY_FIT = 2, FTMEM_DOES_
 enum { FTMEM_FROM_EXACT = 1, FTMEM_FROM_RULE = 2, FTMEM_FROM_CALIBRATION = 3, FTMEM_FROM_ASSUMPTION = 4 };
 
 /* Each enum above has a name table: "dtype", "family", "tower", "activation", "adapter", "quant", "optimizer", "attention", "kernel",
-   "recompute", "loss", "objective", "reference", "generation", "mask", "task", "stack", "role", "class", "phase", "verdict", "switch"; "part", "fused" and "vendor" name
-   the bits of ftmem_job.freeze and ftmem_job.kernels and the values of ftmem_gpu.vendor. */
+   "recompute", "loss", "objective", "reference", "generation", "mask", "task", "stack", "role", "class", "phase", "verdict", "switch"; "part", "fused", "compiled" and "vendor" name
+   the bits of ftmem_job.freeze, ftmem_job.kernels and ftmem_job.compile and the values of ftmem_gpu.vendor. */
 FTMEM_API const char *ftmem_enum_name(const char *enum_name, int32_t value); /* NULL if there is none */
 FTMEM_API ftmem_status ftmem_enum_parse(const char *enum_name, const char *text, int32_t *value, ftmem_error *error);
 
@@ -471,6 +484,24 @@ typedef struct ftmem_model {
     int64_t temporal_patch;   /* frames of a patch; 0: 1 */
     int32_t tower;            /* FTMEM_TOWER_...: a vision-language model, of which this is the text model; 0: none */
     int32_t mean_pooling;     /* switch: a classifier reads the mean of all tokens instead of the first one; AUTO: off */
+    int64_t full_head_dim;    /* of blocks of full attention where window blocks have head_dim (Gemma 4); 0: head_dim */
+    int64_t full_kv_heads;    /* likewise; 0: kv_heads */
+    int64_t shared_kv_layers; /* so many last blocks take keys and values of the last block before them of their kind; 0: none */
+    int64_t shared_kv_ffn;    /* width of their MLP; 0: ffn */
+    int64_t layer_input;      /* width of the embedding that each block is given beside the stream; 0: none */
+    int64_t layer_input_vocab;/* rows of its table; 0: vocab */
+    int64_t tower_head_dim;   /* width of a head of the vision tower, where they are normalised one by one (Gemma 4) */
+    int64_t audio_layers;     /* blocks of an audio tower (Gemma 4); 0: none */
+    int64_t audio_hidden;     /* width of its stream; required with it */
+    int64_t audio_heads;      /* required with it */
+    int64_t audio_kernel;     /* of its convolution over time; required with it */
+    int64_t audio_channels;   /* of its first convolution; required with it */
+    int64_t audio_channels_last; /* of its second one; required with it */
+    int64_t audio_out;        /* width of its result; required with it */
+    int32_t full_values_from_keys; /* switch: blocks of full attention have no projection of values (Gemma 4's k=v); AUTO: off */
+    int32_t tower_clipped;    /* switch: linears of the vision tower have bounds as buffers; AUTO: off */
+    int32_t tower_standardized; /* switch: its result is shifted and scaled by buffers; AUTO: off */
+    int32_t audio_clipped;    /* switch: linears of the audio tower have bounds as buffers; AUTO: off */
     int64_t ssm_heads;        /* of a state-space mixer (Mamba 2); 0: the model has none */
     int64_t ssm_head_dim;     /* width of one of its heads */
     int64_t ssm_state;        /* width of its state, for each dimension of a head */
@@ -492,6 +523,8 @@ typedef struct ftmem_model {
     int64_t tower_full_every; /* every so many blocks one attends to the whole image; 0: all do */
     int32_t tower_activation; /* of the tower's MLP; AUTO: the tower's usual one */
     int32_t tower_class_token; /* switch: the class token's feature is among those handed on (LLaVA's select strategy "full"); AUTO: off */
+    int64_t tower_tap_first;  /* blocks before the first of tower_taps; 0: tower_tap_every */
+    int64_t tower_tap_every;  /* from one to the next; 0: as many as leaves the last one in the tower */
 } ftmem_model;
 
 /* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do
@@ -609,7 +642,7 @@ typedef struct ftmem_job {
     int32_t outputs_fp32;         /* switch: accelerate converts the outputs of an autocast forward to fp32; AUTO: off */
     int32_t use_cache;            /* switch: the model returns keys and values, and its outputs hold them (transformers 4, use_cache left on); AUTO: off */
     int32_t varied_lengths;       /* switch: rows of a run differ in length, so that cached blocks fit badly (reserved and process); AUTO: off */
-    int32_t reserved2;
+    int32_t compile;              /* OR of FTMEM_COMPILE_...: what torch.compile compiles; 0: nothing. Blocks: of RMSNorm, whole rotation and a gated MLP only */
     int32_t stack_version;        /* of the stack, major x 100 + minor; 0: the newest that the table knows */
     int32_t bitsandbytes_version; /* major x 100 + minor, 43 = 0.43; 0: 50. Before 0.43 a 4-bit linear keeps its input */
     int32_t offload_checkpoints;  /* switch: what checkpoints keep goes to CPU memory (Unsloth, torchtune); AUTO: off */

@@ -106,8 +106,14 @@ static ftmem_status job_check_supported(const ftmem__case *c, ftmem_error *error
 static ftmem_status job_check_tower(const ftmem__case *c, ftmem_error *error)
 {
     const ftmem_model *m = &c->model;
+    bool none = m->tower == FTMEM_TOWER_GEMMA4 && m->tower_layers == 0; /* the class comes without one */
+    if (m->audio_layers > 0 &&
+        (m->audio_hidden == 0 || m->audio_heads == 0 || m->audio_kernel == 0 || m->audio_channels == 0 || m->audio_channels_last == 0 || m->audio_out == 0))
+        return ftmem__fail(
+            error, FTMEM_E_MISSING, "model.audio_hidden", "0",
+            "model.audio_layers is given, but not the tower's dimensions: audio_hidden, _heads, _kernel, _channels, _channels_last and _out are required");
     if (m->tower == 0 && m->mtp_layers == 0) return FTMEM_OK;
-    if (m->tower > 0 && (m->tower_hidden == 0 || m->tower_ffn == 0 || m->tower_layers == 0 || m->patch_size == 0))
+    if (m->tower > 0 && !none && (m->tower_hidden == 0 || m->tower_ffn == 0 || m->tower_layers == 0 || m->patch_size == 0))
         return ftmem__fail(error, FTMEM_E_MISSING, "model.tower_hidden", "0",
                            "model.tower is given, but not its dimensions: tower_hidden, tower_ffn, tower_layers and patch_size are required");
     if (c->adapter.layers_first == 0 && c->adapter.layers_last == 0) return FTMEM_OK;
@@ -416,6 +422,32 @@ static ftmem_status job_check_dora(const ftmem__case *c, ftmem_error *error)
     return FTMEM_OK;
 }
 
+static const char *job_uncompiled(const ftmem__case *c)
+{
+    const ftmem_job *job = &c->job;
+    const ftmem__family *family = ftmem__family_of(&c->model);
+    bool rms = family->norm == FTMEM__RMS || family->norm == FTMEM__RMS_FP32_WEIGHT;
+    if (!job->compile) return NULL;
+    if (job->objective > FTMEM_OBJECTIVE_SFT) return "job.compile is modelled for supervised fine-tuning only";
+    if (job->compile & FTMEM_COMPILE_LOSS && job->stack != FTMEM_STACK_TORCHTUNE) return "job.compile has the loss, which is modelled for torchtune only";
+    if (!(job->compile & FTMEM_COMPILE_BLOCKS)) return NULL;
+    if (!rms || family->mlp != FTMEM__GATED || c->model.experts || family->encoder || c->model.tower)
+        return "job.compile has blocks, which is modelled for RMSNorm and a gated MLP of two linears";
+    if (family->positions > FTMEM__ROPE_INTERLEAVED || c->model.rotary_dim != c->model.head_dim || family->turn)
+        return "job.compile has blocks, which is modelled for heads that rotate as in Llama";
+    if (job->attention == FTMEM_EAGER || job->autocast || c->model.attention_dropout > 0)
+        return "job.compile has blocks, which is modelled for sdpa and flash attention, without autocast and dropout";
+    if (c->adapter.kind != FTMEM_ADAPTER_NONE && (c->adapter.dtype == FTMEM_FP32 || c->adapter.dropout > 0 || c->adapter.kind > FTMEM_ADAPTER_QLORA))
+        return "job.compile has blocks, which is modelled for full fine-tuning and LoRA in the model's dtype without dropout";
+    return NULL;
+}
+
+static ftmem_status job_check_compile(const ftmem__case *c, ftmem_error *error)
+{
+    const char *why = job_uncompiled(c);
+    return why ? ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.compile", "given", why) : FTMEM_OK;
+}
+
 static ftmem_status job_fail_quant(const ftmem__case *c, ftmem_status status, const char *message, ftmem_error *error)
 {
     return ftmem__fail(error, status, "adapter.quant", ftmem_enum_name("quant", c->adapter.quant), message);
@@ -425,7 +457,7 @@ static ftmem_status job_fail_quant(const ftmem__case *c, ftmem_status status, co
 static bool job_reads_tokens(const ftmem__case *c)
 {
     const ftmem__family *family = ftmem__family_of(&c->model);
-    return c->job.task == FTMEM_TASK_CAUSAL_LM && !family->encoder && !c->model.tower && family->embedding == FTMEM__EMBED_TOKENS;
+    return c->job.task == FTMEM_TASK_CAUSAL_LM && !family->encoder && !family->by_kind && !c->model.tower && family->embedding == FTMEM__EMBED_TOKENS;
 }
 
 /* Whether the method is modelled, over this base. */
@@ -469,6 +501,22 @@ static ftmem_status job_check_trainable_tokens(const ftmem__case *c, ftmem_error
                            "adapter.trainable_tokens is given, but trainable tokens are modelled for causal language models of text only");
 }
 
+/* Gemma 4 as transformers writes it out. */
+static ftmem_status job_check_by_kind(const ftmem__case *c, ftmem_error *error)
+{
+    const int32_t kernels = c->job.kernels & (FTMEM_FUSED_NORM | FTMEM_FUSED_ROPE | FTMEM_FUSED_LORA);
+    if (!ftmem__family_of(&c->model)->by_kind) return FTMEM_OK;
+    if (c->job.task != FTMEM_TASK_CAUSAL_LM)
+        return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.task", c->job.task, "job.task is not causal_lm, the one that is modelled for this family");
+    if (c->job.stack == FTMEM_STACK_LITGPT)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.stack", "litgpt", "job.stack is litgpt, whose model of this family is not modelled");
+    if (c->job.compile & FTMEM_COMPILE_BLOCKS)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.compile", "blocks", "job.compile has blocks, which are not modelled compiled in this family");
+    if (kernels == 0) return FTMEM_OK;
+    return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.kernels", kernels,
+                           "job.kernels has kernels for norms, rotation or LoRA, which are not modelled in this family");
+}
+
 static bool job_has_ranks(const ftmem_adapter *adapter)
 {
     for (int32_t role = 0; role < FTMEM__COUNT(adapter->ranks); ++role)
@@ -490,6 +538,7 @@ static ftmem_status job_check_method_place(const ftmem__case *c, ftmem_error *er
     if (c->model.experts > 0 && (foreign || (a->targets & experts) || a->kind > FTMEM_ADAPTER_LORA_FA)) place = "a mixture of experts";
     else if (family->encoder) place = "an encoder beside its decoder";
     else if (c->model.tower) place = "a vision tower";
+    else if (family->by_kind) place = "blocks of different shapes";
     else if (fused) place = "fused LoRA kernels";
     else if (a->kind == FTMEM_ADAPTER_VERA && c->model.kv_rank) place = "multi-head latent attention"; /* widths of the shared pair */
     if (!place || !job_takes_targets(c)) return FTMEM_OK;
@@ -564,18 +613,22 @@ static ftmem_status job_fail_targets(const ftmem__case *c, ftmem_status status, 
     return ftmem__fail_int(error, status, "adapter.targets", c->adapter.targets, s.message);
 }
 
-/* peft/tuners/tuners_utils.py _check_lora_target_modules_mamba: kernels would read that weight past its adapter. */
-static bool job_out_proj_refused(const ftmem__case *c)
+/* peft/tuners/tuners_utils.py _check_lora_target_modules_mamba: kernels would read out_proj past its adapter; modeling_llama4.py
+   Llama4Router is a linear that returns a tuple. */
+static bool job_target_refused(const ftmem__case *c)
 {
     const ftmem_adapter *a = &c->adapter;
     bool lora = a->kind != FTMEM_ADAPTER_NONE && (a->kind <= FTMEM_ADAPTER_LORA_FA || a->kind == FTMEM_ADAPTER_ADALORA);
-    return lora && ftmem__family_of(&c->model)->out_proj_refused && (a->targets >> FTMEM_ROLE_MIXER_OUT & 1u) != 0;
+    return lora && (a->targets & ftmem__family_of(&c->model)->refused_targets) != 0;
 }
 
 static ftmem_status job_check_targets(const ftmem__case *c, ftmem_error *error)
 {
-    if (job_takes_targets(c) && job_out_proj_refused(c))
-        return job_fail_targets(c, FTMEM_E_CONFLICT, ", but PEFT refuses out_proj (mixer_out), which all-linear means too: name the others; ", error);
+    if (job_takes_targets(c) && job_target_refused(c))
+        return job_fail_targets(c, FTMEM_E_CONFLICT,
+                                c->model.family == FTMEM_LLAMA4 ? ", but PEFT fails at the router, which all-linear means too: name the others; "
+                                                                : ", but PEFT refuses out_proj (mixer_out), which all-linear means too: name the others; ",
+                                error);
     if (!job_takes_targets(c) || job_matching_targets(c, c->adapter.targets)) return FTMEM_OK;
     if (c->adapter.targets == 0) return job_fail_targets(c, FTMEM_E_MISSING, ", but PEFT has no default for this family: ", error);
     return job_fail_targets(c, FTMEM_E_CONFLICT, ", which matches nothing: ", error);
@@ -639,13 +692,6 @@ static ftmem_status job_check_version(const ftmem__case *c, ftmem_error *error)
     if (c->job.transformers_version >= ftmem__family_of(&c->model)->since) return FTMEM_OK;
     return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.transformers_version", c->job.transformers_version,
                            "job.transformers_version is older than the code of this family that is modelled: the model's repository would bring its own");
-}
-
-static ftmem_status job_check_experts(const ftmem__case *c, ftmem_error *error)
-{
-    if (c->job.transformers_version >= 500 || !ftmem__family_of(&c->model)->joined_only) return FTMEM_OK;
-    return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.transformers_version", c->job.transformers_version,
-                           "Experts of this family are modelled as transformers 5 has them: give job.transformers_version 500 or more.");
 }
 
 static ftmem_status job_check_precision(const ftmem__case *c, ftmem_error *error)
@@ -784,6 +830,12 @@ static ftmem_status job_check_stacks(const ftmem__case *c, ftmem_error *error)
 
 static ftmem_status job_check_image_size(const ftmem__case *c, const char *field, int64_t pixels, ftmem_error *error)
 {
+    int64_t side = c->model.patch_size * (c->model.tower_merge > 0 ? c->model.tower_merge : 1);
+    if (ftmem__family_tower(&c->model)->any_size) {
+        if (pixels == 0) return ftmem__fail(error, FTMEM_E_MISSING, field, "0", "job.image_height and job.image_width are required: this tower takes any size");
+        if (pixels % side == 0) return FTMEM_OK;
+        return job_conflict_two(field, pixels, "the side of merged patches", side, ", a multiple of which the processor makes of it", error);
+    }
     if (pixels == 0 || pixels == c->model.image_size) return FTMEM_OK;
     return job_conflict_two(field, pixels, "model.image_size", c->model.image_size, ", and this tower takes no other size", error);
 }
@@ -805,6 +857,13 @@ static ftmem_status job_check_images(const ftmem__case *c, ftmem_error *error)
         return ftmem__fail_int(error, FTMEM_E_MISSING, "model.tower_heads", c->model.tower_heads, "model.tower_heads is required where job.images is given");
     if (job->stack != FTMEM_STACK_TRANSFORMERS || job->kernels)
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.images", "given", "job.images is modelled for transformers without fused kernels only");
+    if (ftmem__updates_in_backward(job))
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.images", "given", "job.images is not modelled together with an optimizer that works in backward");
+    if (c->model.tower_taps > c->model.layers || c->model.tower_taps > c->model.tower_layers)
+        return job_conflict_int("model.tower_taps", c->model.tower_taps, ", but the tower or the text model has fewer blocks", error);
+    if (ftmem__family_tower(&c->model)->chunked && (job->attention == FTMEM_EAGER || job->attention == FTMEM_SDPA_MATH))
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.attention", ftmem_enum_name("attention", job->attention),
+                           "job.attention is not modelled for this vision tower, which attends image by image: sdpa and flash2 are");
     status = job_check_image_size(c, "job.image_height", job->image_height, error);
     if (status == FTMEM_OK) status = job_check_image_size(c, "job.image_width", job->image_width, error);
     if (status != FTMEM_OK) return status;
@@ -821,8 +880,9 @@ static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
         job_check_dora,           job_check_method_place, job_check_quantisation,   job_check_targets,
         job_check_adapter_layers, job_check_freeze,       job_check_freeze_layers,  job_check_precision,
         job_check_loss,           job_check_idle,         job_check_sequence,       job_check_gpu,
-        job_check_stacks,         job_check_task,         job_check_attention,      job_check_experts,
-        job_check_optimizer,      job_check_images,       job_check_version,        ftmem__objective_check,
+        job_check_stacks,         job_check_task,         job_check_attention,      job_check_optimizer,
+        job_check_images,         job_check_version,      job_check_compile,        job_check_by_kind,
+        ftmem__objective_check,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);

@@ -81,6 +81,11 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
     int64_t out = words ? shape->vocab : shape->job->classes;
     ftmem__var in = ftmem__low_before_logits(low, x), y, t;
     tape->part = FTMEM__PART_HEAD;
+    if (shape->family->head_narrowed) {
+        t = ftmem__cast(tape, in, shape->ends);
+        ftmem__drop(tape, in);
+        in = t;
+    }
     if (shape->job->task == FTMEM_TASK_IMAGE_CLASSIFY && !shape->head_copy) {
         y = loss_image_head(low, in, out);
         ftmem__drop(tape, in);
@@ -117,6 +122,19 @@ static ftmem__var loss_fused_kernel(ftmem__tape *tape, ftmem__var logits)
     return loss;
 }
 
+/* A compiled cross-entropy: it keeps the logits as they come and two numbers a row. In backward nll_loss's scatter stands in fp32 beside
+   the gradient (torch/_decomp nll_loss_backward; torch 2.13's inductor may fuse it). */
+static ftmem__var loss_compiled(ftmem__tape *tape, ftmem__var logits)
+{
+    int64_t rows = logits.n / logits.cols;
+    ftmem__var loss = ftmem__apply(tape, FTMEM__OP_COMPILED_CE, &logits, 1, 1, 1, FTMEM_FP32);
+    ftmem__node *node = ftmem__recorded(tape, loss);
+    if (node) node->work = ftmem__bytes(FTMEM_FP32, logits.n);
+    ftmem__save_new(tape, loss, rows, 1, FTMEM_FP32);
+    ftmem__save_new(tape, loss, rows, 1, FTMEM_FP32);
+    return loss;
+}
+
 /* F.cross_entropy(logits, labels): log_softmax and nll_loss over rows x classes, the first in the logits' own dtype, the second
    in fp32 under autocast. */
 static ftmem__var loss_cross_entropy(ftmem__low *low, ftmem__var logits)
@@ -124,6 +142,7 @@ static ftmem__var loss_cross_entropy(ftmem__low *low, ftmem__var logits)
     ftmem__tape *tape = low->tape;
     ftmem__var log, in, loss;
     if (low->shape->job->kernels & FTMEM_FUSED_CE) return loss_fused_kernel(tape, logits);
+    if (low->shape->job->compile & FTMEM_COMPILE_LOSS) return loss_compiled(tape, logits);
     log = ftmem__unary(tape, FTMEM__OP_LOG_SOFTMAX, logits);
     in = ftmem__cast(tape, log, low->shape->autocast ? FTMEM_FP32 : log.dtype);
     ftmem__drop(tape, log);
@@ -136,7 +155,11 @@ static ftmem__var loss_cross_entropy(ftmem__low *low, ftmem__var logits)
 /* The same over logits.float(), which is a local of loss_utils.py ForCausalLMLoss; some models' own losses do not widen. */
 static ftmem__var loss_widened(ftmem__low *low, ftmem__var logits)
 {
-    ftmem__var wide = ftmem__cast(low->tape, logits, low->shape->family->loss_own_dtype ? logits.dtype : FTMEM_FP32), loss = loss_cross_entropy(low, wide);
+    const ftmem_job *job = low->shape->job;
+    ftmem__var wide, loss;
+    if (job->compile & FTMEM_COMPILE_LOSS && job->loss == FTMEM_LOSS_SPLIT) return loss_compiled(low->tape, logits); /* the graph widens */
+    wide = ftmem__cast(low->tape, logits, low->shape->family->loss_own_dtype ? logits.dtype : FTMEM_FP32);
+    loss = loss_cross_entropy(low, wide);
     ftmem__drop(low->tape, wide);
     return loss;
 }

