@@ -288,6 +288,14 @@ enum {
     FTMEM_REFERENCE_END = 5
 };
 
+/* What generates the completions of GRPO and RLOO. AUTO: TRANSFORMERS there. */
+enum {
+    FTMEM_GENERATION_AUTO = 0,
+    FTMEM_GENERATION_NONE = 1,         /* not on this card, or not counted: a vLLM server */
+    FTMEM_GENERATION_TRANSFORMERS = 2, /* generate() of the trained model with a growing cache of keys and values */
+    FTMEM_GENERATION_END = 3
+};
+
 enum { FTMEM_MASK_AUTO = 0, FTMEM_MASK_NONE = 1, FTMEM_MASK_PADDED = 2, FTMEM_MASK_END = 3 }; /* AUTO: NONE */
 
 /* Head of the model and its loss. AUTO: the family's, CAUSAL_LM of decoders, MASKED_LM of text encoders, IMAGE_CLASSIFY of
@@ -385,8 +393,9 @@ enum {
     FTMEM_PHASE_LOAD = 0, FTMEM_PHASE_FORWARD = 1, FTMEM_PHASE_LOSS = 2, FTMEM_PHASE_BACKWARD = 3, FTMEM_PHASE_OPTIMIZER = 4,
     FTMEM_PHASE_FORWARD2 = 5, FTMEM_PHASE_LOSS2 = 6, FTMEM_PHASE_BACKWARD2 = 7, FTMEM_PHASE_OPTIMIZER2 = 8, /* later steps: the states exist */
     FTMEM_PHASE_EVAL = 9, FTMEM_PHASE_SAVE = 10,
-    FTMEM_PHASE_REFERENCE = 11, /* forwards without gradients of a step, of whatever model */
-    FTMEM_PHASE_END = 12
+    FTMEM_PHASE_REFERENCE = 11,  /* forwards without gradients of a step, of whatever model */
+    FTMEM_PHASE_GENERATION = 12, /* completions are generated */
+    FTMEM_PHASE_END = 13
 };
 #define FTMEM_PHASE_CAPACITY 16
 
@@ -396,7 +405,7 @@ enum { FTMEM_VERDICT_UNKNOWN = 0, FTMEM_FITS = 1, FTMEM_MAY_FIT = 2, FTMEM_DOES_
 enum { FTMEM_FROM_EXACT = 1, FTMEM_FROM_RULE = 2, FTMEM_FROM_CALIBRATION = 3, FTMEM_FROM_ASSUMPTION = 4 };
 
 /* Each enum above has a name table: "dtype", "family", "tower", "activation", "adapter", "quant", "optimizer", "attention", "kernel",
-   "recompute", "save", "loss", "objective", "reference", "mask", "task", "stack", "role", "class", "phase", "verdict", "switch"; "part", "fused", "compiled" and "vendor" name
+   "recompute", "save", "loss", "objective", "reference", "generation", "mask", "task", "stack", "role", "class", "phase", "verdict", "switch"; "part", "fused", "compiled" and "vendor" name
    the bits of ftmem_job.freeze, ftmem_job.kernels and ftmem_job.compile and the values of ftmem_gpu.vendor. */
 FTMEM_API const char *ftmem_enum_name(const char *enum_name, int32_t value); /* NULL if there is none */
 FTMEM_API ftmem_status ftmem_enum_parse(const char *enum_name, const char *text, int32_t *value, ftmem_error *error);
@@ -659,10 +668,11 @@ typedef struct ftmem_job {
     int32_t objective;            /* FTMEM_OBJECTIVE_...; 0: SFT. A row of micro_batch is then a sample: a pair of DPO is two rows of the model */
     int32_t reference;            /* FTMEM_REFERENCE_..., of objectives that have one */
     int64_t completion_sequence;  /* tokens of a row that an objective scores; 0: all but the first */
+    int64_t generation_batch;     /* rows that are generated at once; 0: micro_batch x accumulation (TRL's default) */
     int32_t recompute_save;       /* FTMEM_SAVE_...; 0: nothing */
     int32_t recompute_first;      /* recompute the first n blocks only (Megatron's method "block"); 0: all */
     int32_t recompute_last;       /* recompute the last n blocks only; 0: all */
-    int32_t reserved3;
+    int32_t generation;           /* FTMEM_GENERATION_..., of objectives that generate */
 } ftmem_job;
 
 /* ------------------------------------------------------------------------------------------------- the fields */

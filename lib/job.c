@@ -363,7 +363,7 @@ static void job_fill_stack(ftmem__case *c)
 static void job_fill(ftmem__case *c)
 {
     c->note_count = 0;
-    c->forward_only = false;
+    c->forward_only = c->generates = false;
     if (c->model.inferred) ftmem__case_note(c, FTMEM_NOTE_INFERRED, "model", 0);
     job_fill_stack(c);
     ftmem__objective_fill(c);

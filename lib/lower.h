@@ -59,6 +59,7 @@ typedef struct ftmem__shape {
     const ftmem_adapter *adapter;
     const ftmem_job *job;
     const ftmem__family *family;
+    bool generates;             /* blocks keep keys and values */
     bool forward_only;          /* nothing goes backward */
     int64_t b, s, tokens;       /* rows, sequence, b x s */
     int64_t h, f, q, kv, vocab; /* widths; q = heads x head_dim, kv = kv_heads x head_dim */

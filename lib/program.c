@@ -237,7 +237,7 @@ static void program_cache(ftmem__low *low, ftmem__var kv[2])
     const ftmem_job *job = low->shape->job;
     ftmem__var given[2];
     int32_t i;
-    if (!low->shape->family->keeps_cache || (job->recompute != FTMEM_RECOMPUTE_NONE && low->training)) return;
+    if (!(low->shape->family->keeps_cache || low->shape->generates) || (job->recompute != FTMEM_RECOMPUTE_NONE && low->training)) return;
     for (i = 0; i < 2; i++) given[i] = kv[i];
     for (i = 0; i < 2; i++) kv[i] = ftmem__unary(low->tape, FTMEM__OP_CAT, kv[i]);
     for (i = 0; i < 2; i++) {

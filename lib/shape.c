@@ -224,6 +224,7 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     shape->each = tower ? c->job.images : 1;
     shape->b = c->job.micro_batch * shape->each * ftmem__objective_of(&c->job)->rows;
     shape->forward_only = c->forward_only;
+    shape->generates = c->generates;
     shape->virtual_tokens = tower ? 0 : c->adapter.virtual_tokens;
     shape->s = s + shape->virtual_tokens;
     shape->eval_b = c->job.eval_batch * shape->each * ftmem__objective_of(&c->job)->rows;

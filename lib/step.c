@@ -280,6 +280,12 @@ static void step_regular_backward(step_run *run)
     run->both = true;
 }
 
+static int32_t step_phase_of(const step_run *run, uint8_t when)
+{
+    if (run->first == FTMEM_PHASE_EVAL) return FTMEM_PHASE_EVAL;
+    return when == FTMEM__GENERATES ? FTMEM_PHASE_GENERATION : FTMEM_PHASE_REFERENCE;
+}
+
 /* The forwards without gradients that run at this point of a step. */
 static void step_besides(step_run *run, uint8_t when)
 {
@@ -290,7 +296,7 @@ static void step_besides(step_run *run, uint8_t when)
         if (step->beside[i].forward->when != when) continue;
         run->beside = (int8_t)(i + 1);
         f.peak = step->beside[i].peak;
-        step_moment(run, run->first == FTMEM_PHASE_EVAL ? FTMEM_PHASE_EVAL : FTMEM_PHASE_REFERENCE, f, ftmem__walk_head(run->walk),
+        step_moment(run, step_phase_of(run, when), f, ftmem__walk_head(run->walk),
                     when == FTMEM__AFTER && run->first != FTMEM_PHASE_EVAL ? FTMEM__PASS_FORWARD : -1, -1);
     }
     run->beside = 0;
@@ -509,6 +515,7 @@ static void step_once(step_run *run, int64_t states)
     run->later_micro = false;
     run->level = base + run->scaler + t->workspace_bytes * (first_step ? 1 : 2);
     run->both = !first_step;
+    step_besides(run, FTMEM__GENERATES);
     step_besides(run, FTMEM__APART);
     for (micro = 0; micro < micros; micro++) {
         run->later_micro = micro > 0;
@@ -666,7 +673,42 @@ static void step_note(void *context, const ftmem__tape *tape, ftmem__op op)
     }
 }
 
-void ftmem__step_beside(ftmem__walk *walk, bool own, ftmem__beside *beside)
+/* Keys or values of `tokens` of each row in one block. */
+static int64_t step_cached(const ftmem__shape *shape, int64_t layer, int64_t tokens)
+{
+    int64_t window = shape->model->sliding_window;
+    if (ftmem__layer_attention(shape->model->layer_kind[layer]) == FTMEM__LAYER_SLIDING && window > 0 && tokens > window) tokens = window;
+    return ftmem__round512(ftmem__bytes(shape->autocast ? shape->autocast : shape->stream, shape->eval_b * tokens * shape->kv));
+}
+
+/* The last word: keys of one block are joined to a new tensor while the old one is there, or, with a mask, keys and values copied to all heads;
+   or the logits of one token a row, widened for sampling, and their probabilities. Autocast's copies of weights last to the end of a forward. */
+static int64_t step_last_word(const ftmem__walk *walk, int64_t tokens)
+{
+    const ftmem__shape *shape = &walk->shape;
+    int32_t dtype = shape->autocast ? shape->autocast : shape->stream;
+    int64_t sum = 0, prompts = 0, one = step_cached(shape, 0, tokens), heads = 0, words = shape->eval_b * shape->vocab, i;
+    for (i = 0; i < shape->model->layers; i++) sum += 2 * step_cached(shape, i, tokens);
+    for (i = 0; i < walk->kinds; i++) prompts += walk->kind[i].layers * 2 * ftmem__round512(ftmem__bytes(dtype, shape->eval_b * shape->s * shape->kv));
+    if (shape->mask_full && shape->heads > shape->kv_heads) heads = 2 * ftmem__bytes(dtype, shape->eval_b * tokens * shape->heads * shape->d);
+    if (heads > one) one = heads;
+    words = ftmem__round512(ftmem__bytes(dtype, words)) + 2 * ftmem__round512(ftmem__bytes(FTMEM_FP32, words));
+    return sum + step_eval_cache(walk) - prompts + (one > words ? one : words);
+}
+
+/* transformers' generate: the prompts' forward, whose blocks keep keys and values, then a word at a time. */
+static void step_generate(step_run *run, int64_t tokens)
+{
+    const ftmem__walk *walk = run->walk;
+    ftmem__figure f = { 0, 0, 0 };
+    int32_t i;
+    for (i = 0; i < walk->stacks; i++) step_stack_forward(run, FTMEM_PHASE_EVAL, FTMEM__PASS_EVAL, i);
+    run->level = 0;
+    f.peak = step_last_word(walk, tokens);
+    step_moment(run, FTMEM_PHASE_EVAL, f, 0, -1, -1);
+}
+
+void ftmem__step_beside(ftmem__walk *walk, bool own, int64_t cached, ftmem__beside *beside)
 {
     ftmem__step alone = { 0 };
     step_run run = { 0 };
@@ -678,13 +720,14 @@ void ftmem__step_beside(ftmem__walk *walk, bool own, ftmem__beside *beside)
     ftmem__totals_fill(&alone.totals, walk);
     for (i = 0; i < FTMEM_CLASS_END && own; i++) beside->weight_bytes[i] = alone.totals.weight_bytes[i];
     if (own) beside->buffer_bytes = alone.totals.buffer_bytes;
-    step_eval_forward(&run);
+    if (walk->shape.generates) step_generate(&run, cached);
+    else step_eval_forward(&run);
     step_flops(&alone);
     beside->peak = m->bytes;
-    beside->flops = alone.flops_forward * beside->forward->times;
+    beside->flops = walk->shape.generates ? 0 : alone.flops_forward * beside->forward->times; /* not of a micro-batch */
     beside->note.event = m->event;
     beside->note.count = 0;
-    ftmem__walk_again(walk, m->segment, FTMEM__PASS_EVAL, m->event ? m->event : -1, step_note, &beside->note);
+    if (m->pass >= 0) ftmem__walk_again(walk, m->segment, FTMEM__PASS_EVAL, m->event ? m->event : -1, step_note, &beside->note);
 }
 
 void ftmem__step_run(ftmem__step *step)

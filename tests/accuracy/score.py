@@ -21,7 +21,7 @@ import ftmem
 
 GB, MIB, GIB = 10**9, 1 << 20, 1 << 30
 TIERS = ("allocated", "reserved", "process")
-PHASES = ("forward", "loss", "backward", "optimizer", "forward2", "loss2", "backward2", "optimizer2", "eval", "reference")
+PHASES = ("forward", "loss", "backward", "optimizer", "forward2", "loss2", "backward2", "optimizer2", "eval", "reference", "generation")
 PER_ROW = ("file,id,source,method,tier,measured_bytes,expected_bytes,lower_bytes,upper_bytes,error,phase_measured,"
            "phase_predicted,reason_not_scored").split(",")
 ELEMENT_BYTES = {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int8": 1, "uint8": 1, "bool": 1, "float64": 8, "nf4": 0.5, "fp4": 0.5}
@@ -374,6 +374,8 @@ def oracle_objective(r, fields):
         return
     fields["objective"] = r["objective"]
     fields["loss"] = pick(r, "head", HEADS, "tiles")
+    if r["objective"] in ("grpo", "rloo"):
+        fields["generation"] = r.get("generation") or "none"
     if r["objective"] == "reward":
         fields["loss"], fields["task"] = "dropped", "classify"
     if r.get("reference") and r["objective"] != "sft":
