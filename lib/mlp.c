@@ -130,7 +130,7 @@ ftmem__var ftmem__low_gated(ftmem__low *low, ftmem__var x, int64_t f)
     bool bias = low->shape->model->mlp_bias == FTMEM_ON;
     ftmem__var fused;
     if (ftmem__low_fused_mlp(low, x, f, &fused)) return fused;
-    if (low->shape->job->kernels & FTMEM_FUSED_MLP) return mlp_gated_kernel(low, x, f, bias);
+    if (low->kernels & FTMEM_FUSED_MLP) return mlp_gated_kernel(low, x, f, bias);
     ftmem__var act = ftmem__low_activation(low, ftmem__low_linear(low, FTMEM_ROLE_GATE, x, f, bias)), up, product, y;
     up = ftmem__low_linear(low, FTMEM_ROLE_UP, x, f, bias);
     product = ftmem__binary(tape, FTMEM__OP_MUL, act, up);
@@ -238,7 +238,7 @@ ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x)
     bool bias = low->shape->model->mlp_bias == FTMEM_ON;
     ftmem__var y;
     low->tape->part = FTMEM__PART_MLP;
-    if (low->mlp == FTMEM__MLP_EXPERTS) return ftmem__low_experts(low, x);
+    if (low->mlp == FTMEM__MLP_EXPERTS && low->shape->family->router != FTMEM__ROUTER_SOFTMAX_NORMED) return ftmem__low_experts(low, x);
     if (low->shape->family->mlp == FTMEM__GATED) y = ftmem__low_gated(low, x, low->shape->f);
     else if (low->shape->family->mlp == FTMEM__GATED_T5) y = mlp_gated_t5(low, x, bias);
     else if (low->shape->family->mlp == FTMEM__PLAIN_NAMED) y = mlp_plain_named(low, x, bias);

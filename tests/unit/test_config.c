@@ -130,6 +130,7 @@ static void test_class_defaults(void **state)
         { "minicpm", "10000000010", FTMEM_MINICPM, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
         { "t5", "10000000010", FTMEM_T5, FTMEM_RELU, 512, 2048, 6, 8, 8, 64, 0, 0, 0 },
         { "bart", "11111000000", FTMEM_BART, FTMEM_GELU, 1024, 4096, 12, 16, 16, 64, 0, 1026, 0 },
+        { "gemma4_text", "10000100000", FTMEM_GEMMA4, FTMEM_GELU_TANH, 2304, 9216, 30, 8, 4, 256, 256, 0, 512 },
         { "qwen2_moe", "01000000000", FTMEM_QWEN2_MOE, FTMEM_SILU, 2048, 5632, 24, 16, 16, 128, 128, 0, 0 },
         { "gpt_oss", "01100000000", FTMEM_GPT_OSS, FTMEM_SILU, 2880, 2880, 36, 64, 8, 64, 64, 0, 128 },
         { "ministral3", "00000000000", FTMEM_MINISTRAL3, FTMEM_SILU, 4096, 14336, 34, 32, 8, 128, 128, 0, 0 },
@@ -141,7 +142,7 @@ static void test_class_defaults(void **state)
         { "whisper", "11111000000", FTMEM_WHISPER, FTMEM_GELU, 384, 1536, 4, 6, 6, 64, 0, 448, 0 },
     };
     (void)state;
-    assert_int_equal(sizeof rows / sizeof rows[0], FTMEM_FAMILY_END - 1 - 5); /* towers are no models of their own */
+    assert_int_equal(sizeof rows / sizeof rows[0], FTMEM_FAMILY_END - 1 - 7); /* towers are no models of their own */
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         char text[96];
         snprintf(text, sizeof text, "model_type=%s", rows[i].type);
