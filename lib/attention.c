@@ -171,6 +171,19 @@ static void attention_rotate_turned(ftmem__low *low, ftmem__var qk[2])
     for (i = 0; i < 2; i++) ftmem__drop(tape, y[i]), ftmem__drop(tape, table[i]);
 }
 
+/* modeling_llama4.py apply_rotary_emb: pairs are complex numbers in fp32. */
+static void attention_rotate_complex(ftmem__low *low, ftmem__var qk[2])
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var wide[2], turned[2], table = ftmem__constant(low->shape->s * qk[0].cols, qk[0].cols, FTMEM_FP32), y[2];
+    int32_t i;
+    for (i = 0; i < 2; i++) wide[i] = ftmem__cast(tape, qk[i], FTMEM_FP32);
+    for (i = 0; i < 2; i++) turned[i] = ftmem__binary(tape, FTMEM__OP_MUL, wide[i], table);
+    for (i = 0; i < 2; i++) y[i] = ftmem__cast(tape, turned[i], qk[i].dtype);
+    for (i = 0; i < 2; i++) ftmem__drop(tape, turned[i]), ftmem__drop(tape, wide[i]);
+    for (i = 0; i < 2; i++) attention_swap(tape, &qk[i], y[i]);
+}
+
 /* modeling_gpt_oss.py apply_rotary_pos_emb */
 static void attention_rotate_halves(ftmem__low *low, ftmem__var qk[2])
 {
@@ -208,6 +221,7 @@ void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, in
     if (whole && low->kernels & FTMEM_FUSED_ROPE) attention_rotate_fused(low->tape, qk);
     else if (whole && shape->family->tables == FTMEM__TABLES_TURNED_FP32) attention_rotate_turned(low, qk);
     else if (whole) attention_rotate_whole(low, qk);
+    else if (shape->family->turn == FTMEM__TURN_COMPLEX) attention_rotate_complex(low, qk);
     else if (shape->family->turn == FTMEM__TURN_HALVES) attention_rotate_halves(low, qk);
     else if (pairs) attention_rotate_pairs(low, qk, locals, count);
     else attention_rotate_slices(low, qk, shape->family->turn >= FTMEM__TURN_APART, shape->family->turn == FTMEM__TURN_APART, locals, count);

@@ -58,6 +58,7 @@ typedef struct config_source {
     const config_class *old; /* another name of the class: its values and names come first; NULL: none */
     ftmem_error *error;
     const config_vision *vision; /* NULL: a model of text alone */
+    bool text_alone;             /* the causal language model of this type is the text model of a larger one (modeling_auto.py: llama4) */
 } config_source;
 
 /* How a value is read. Those with OR_NULL take null as "derive it", and leave 0. */
@@ -620,7 +621,7 @@ static ftmem_status config_window(const config_source *c, int64_t *window)
 {
     bool used = true;
     bool half = config_is(c, CONFIG_CYCLE_FIRST);
-    ftmem_entry e = config_lookup(c, half ? "local_attention" : "sliding_window");
+    ftmem_entry e = config_lookup(c, half ? "local_attention" : c->cls->family == FTMEM_LLAMA4 ? "attention_chunk_size" : "sliding_window");
     ftmem_status status = config_is(c, CONFIG_WINDOW_SWITCH) ? config_flag(c, "use_sliding_window", &used) : FTMEM_OK;
     *window = 0;
     if (status != FTMEM_OK || !used) return status;
@@ -841,6 +842,21 @@ static ftmem_status config_smollm3_layers(const config_source *c, int64_t window
     return FTMEM_OK;
 }
 
+/* configuration_llama4.py: a layer that rotates sees its chunk, where chunks have a size; every fourth, or as no_rope_layers says, does not. */
+static ftmem_status config_llama4_layers(const config_source *c, int64_t chunk, ftmem_model *model)
+{
+    bool given = false;
+    int64_t interval = 0;
+    ftmem_entry e = config_lookup(c, "no_rope_layer_interval");
+    ftmem_status status = config_whole(c, &e, INT32_MAX, false, &interval);
+    if (status == FTMEM_OK) status = config_list(c, "no_rope_layers", model->layers, config_rotates_item, model->layer_kind, &given);
+    for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++) {
+        bool rotates = given ? model->layer_kind[i] == 1 : (i + 1) % interval != 0;
+        model->layer_kind[i] = !rotates ? FTMEM__LAYER_NO_ROTATION : chunk ? FTMEM__LAYER_SLIDING : FTMEM__LAYER_FULL;
+    }
+    return status;
+}
+
 static bool config_any_window(const ftmem_model *model)
 {
     for (int64_t i = 0; i < model->layers; i++)
@@ -856,6 +872,7 @@ static ftmem_status config_layers(const config_source *c, ftmem_model *model)
     if (!config_is(c, CONFIG_WINDOW)) return FTMEM_OK;
     ftmem_status status = config_window(c, &window);
     if (status == FTMEM_OK && c->cls->family == FTMEM_SMOLLM3) status = config_smollm3_layers(c, window, model);
+    else if (status == FTMEM_OK && c->cls->family == FTMEM_LLAMA4) status = config_llama4_layers(c, window, model);
     else if (status == FTMEM_OK) status = config_slide(c, window, model);
     if (status != FTMEM_OK || !config_any_window(model)) return status;
     if (window == 0)
@@ -985,12 +1002,27 @@ static ftmem_status config_experts_between(const config_source *c, ftmem_model *
     return FTMEM_OK;
 }
 
+/* configuration_llama4.py: moe_layers lists them, or every interleave_moe_layer_step-th block has experts. */
+static ftmem_status config_moe_layers(const config_source *c, ftmem_model *model, uint8_t *dense)
+{
+    uint8_t listed[FTMEM_MAX_LAYERS] = { 0 };
+    bool given = false;
+    int64_t step = 1, i;
+    ftmem_entry e = config_lookup(c, "interleave_moe_layer_step");
+    ftmem_status status = config_whole(c, &e, FTMEM_MAX_LAYERS, false, &step);
+    if (status == FTMEM_OK) status = config_layer_set(c, "moe_layers", model->layers, listed);
+    for (size_t k = 0; k < c->count; k++) given = given || config_list_index(c, &c->entries[k], "moe_layers") >= 0;
+    for (i = 0; i < model->layers; i++) dense[i] = given ? !listed[i] : (i + 1) % step != 0;
+    return status;
+}
+
 static ftmem_status config_experts(const config_source *c, ftmem_model *model)
 {
     uint8_t dense[FTMEM_MAX_LAYERS] = { 0 };
     ftmem_status status = FTMEM_OK;
     if (!config_is(c, CONFIG_EXPERTS)) return FTMEM_OK;
     if (config_is(c, CONFIG_DENSE_FIRST)) status = config_dense_first(c, model, dense);
+    if (c->cls->family == FTMEM_LLAMA4) status = config_moe_layers(c, model, dense);
     if (config_is(c, CONFIG_EXPERTS_BETWEEN)) status = config_experts_between(c, model, dense);
     if (config_is(c, CONFIG_SPARSE_STEP)) status = config_sparse_step(c, model, dense);
     for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++)
@@ -1093,7 +1125,7 @@ static ftmem_status config_refuse_objects(const config_source *c)
         { "compression_config", "compression_config is present: compressed weights are not modelled; give the config of the unquantised model." },
     };
     for (int32_t i = 0; i < FTMEM__COUNT(objects); i++)
-        if (config_object(c, objects[i].object) && !(c->vision && (i == 0 || (i == 1 && c->vision->audio_class))))
+        if (config_object(c, objects[i].object) && !(i == 0 && c->text_alone) && !(c->vision && (i == 0 || (i == 1 && c->vision->audio_class))))
             return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, objects[i].object, "", objects[i].why);
     return FTMEM_OK;
 }
@@ -1211,13 +1243,14 @@ static ftmem_status config_open(config_source *c)
         return ftmem__fail(c->error, FTMEM_E_MISSING, "model_type", "", "model_type is missing; a Hugging Face config.json names its family there.");
     if (type->type != FTMEM_ENTRY_TEXT) return config_fail(c, FTMEM_E_TYPE, type, "it must be a name such as llama");
     bool gemma3 = strcmp(type->text, "gemma3") == 0;
+    c->text_alone = strcmp(type->text, "llama4") == 0;
     c->vision = config_vision_of(type->text);
     if (c->vision && !config_object(c, "vision_config") && !c->vision->audio_class) c->vision = NULL;
     if (c->vision) return config_open_text(c);
     c->old = config_rename_of(type->text);
-    c->cls = config_class_of(c->old ? c->old->of : gemma3 ? "gemma3_text" : type->text);
+    c->cls = config_class_of(c->old ? c->old->of : gemma3 ? "gemma3_text" : c->text_alone ? "llama4_text" : type->text);
     if (!c->cls || config_is(c, CONFIG_TOWER)) return config_refuse_type(c, type->text);
-    if (gemma3 && config_object(c, "text_config")) c->prefix = "text_config.";
+    if ((gemma3 || c->text_alone) && config_object(c, "text_config")) c->prefix = "text_config.";
     return FTMEM_OK;
 }
 
@@ -1393,7 +1426,7 @@ static ftmem_status config_towers(const config_source *c, ftmem_model *model)
 
 ftmem_status ftmem__model_build(const ftmem_entry *entries, size_t count, const char *name, ftmem_model *model, ftmem_error *error)
 {
-    config_source c = { entries, count, "", NULL, NULL, error, NULL };
+    config_source c = { entries, count, "", NULL, NULL, error, NULL, false };
     if (!config_entries_sound(entries, count))
         return ftmem__fail(error, FTMEM_E_ARGUMENT, "entries", "", "entries must have keys, known types and, for texts, a text.");
     ftmem_status status = config_open(&c);

@@ -156,6 +156,26 @@ static void experts_route_biased(ftmem__low *low, experts_choice *c, int32_t dty
     ftmem__drop(tape, probabilities);
 }
 
+/* modeling_llama4.py Llama4Router: a score for every expert; the chosen logits are put among minus infinities. */
+static void experts_route_scattered(ftmem__low *low, experts_choice *c)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var in[2], scores;
+    in[1] = experts_pick(low, c->logits, &c->index);
+    in[0] = experts_table(low, c->logits.n, c->logits.dtype);
+    in[0] = ftmem__shaped(in[0], c->logits.n, c->logits.cols);
+    scores = ftmem__apply(tape, FTMEM__OP_SCATTER_IN_PLACE, in, 2, in[0].n, in[0].cols, in[0].dtype);
+    ftmem__save_var(tape, scores, c->index);
+    ftmem__drop(tape, in[0]);
+    c->weights = ftmem__cast(tape, scores, FTMEM_FP32);
+    experts_replace(tape, &c->weights, ftmem__unary(tape, FTMEM__OP_SIGMOID, c->weights));
+    experts_replace(tape, &c->weights, ftmem__cast(tape, c->weights, c->logits.dtype));
+    ftmem__drop(tape, scores);
+    ftmem__drop(tape, in[1]);
+    ftmem__drop(tape, c->index);
+    c->index.store = -1;
+}
+
 /* What the choice of groups leaves in names until the router returns: the two best of each group, the groups' sums, the
    chosen groups, their mask, and the mask over experts. */
 static int32_t experts_choose_groups(ftmem__low *low, ftmem__var *names)
@@ -225,6 +245,7 @@ static experts_choice experts_route(ftmem__low *low, ftmem__var x)
     c.logits = experts_logits(low, x);
     if (low->shape->family->router >= FTMEM__ROUTER_SIGMOID) experts_route_sigmoid(low, &c);
     else if (low->shape->family->router == FTMEM__ROUTER_SOFTMAX_BIASED) experts_route_biased(low, &c, x.dtype);
+    else if (low->shape->family->router == FTMEM__ROUTER_SCATTERED) experts_route_scattered(low, &c);
     else if (low->shape->family->router <= FTMEM__ROUTER_CHOSEN_WIDE) experts_route_chosen(low, &c, x.dtype);
     else experts_route_softmax(low, &c);
     return c;
@@ -403,17 +424,21 @@ static ftmem__var experts_mlp(ftmem__low *low, ftmem__var x, experts_order *o)
     return y;
 }
 
+/* sum is on autocast's list of operations that are told their result's dtype (autocast_mode.h fp32_set_opt_dtype): nothing is copied. */
+static int32_t experts_sum_dtype(const ftmem__low *low, ftmem__var x)
+{
+    return low->shape->autocast ? FTMEM_FP32 : x.dtype;
+}
+
 /* Each result times its weight, back in the order of tokens, and summed over a token's experts: takes over y. */
 static ftmem__var experts_combine(ftmem__low *low, ftmem__var y, ftmem__var weights, int32_t dtype)
 {
     ftmem__tape *tape = low->tape;
-    ftmem__var weighted = ftmem__binary(tape, FTMEM__OP_MUL, y, weights), inverse = experts_table(low, weights.n, FTMEM_INT64), back, wide, sum, result;
+    ftmem__var weighted = ftmem__binary(tape, FTMEM__OP_MUL, y, weights), inverse = experts_table(low, weights.n, FTMEM_INT64), back, sum, result;
     ftmem__drop(tape, experts_table(low, weights.n, FTMEM_INT64)); /* arange */
     back = experts_take(low, weighted, inverse, weighted.n, weighted.cols);
     ftmem__drop(tape, weighted);
-    wide = ftmem__cast(tape, back, low->shape->autocast ? FTMEM_FP32 : back.dtype); /* sum is on autocast's fp32 list */
-    sum = ftmem__apply(tape, FTMEM__OP_MEAN, &wide, 1, low->tokens * weighted.cols, weighted.cols, wide.dtype);
-    ftmem__drop(tape, wide);
+    sum = ftmem__apply(tape, FTMEM__OP_MEAN, &back, 1, low->tokens * weighted.cols, weighted.cols, experts_sum_dtype(low, back));
     result = ftmem__cast(tape, sum, dtype);
     ftmem__drop(tape, inverse);
     ftmem__drop(tape, y);
@@ -561,6 +586,63 @@ static ftmem__var experts_in_latent(ftmem__low *low, ftmem__var x, const experts
     return y;
 }
 
+/* x @ weight, a batch of all experts */
+static ftmem__var experts_batch(ftmem__low *low, ftmem__var w, ftmem__var x, int64_t out)
+{
+    ftmem__tape *tape = low->tape;
+    int32_t dtype = low->shape->autocast ? low->shape->autocast : w.dtype;
+    int64_t rows = x.n / x.cols;
+    ftmem__var in = ftmem__cast(tape, x, dtype), w16 = ftmem__cast_weight(tape, w, dtype), y;
+    y = ftmem__matmul(tape, FTMEM__OP_BMM, in, w16, NULL, rows * out, out, 2.0 * (double)x.n * (double)out);
+    ftmem__drop(tape, w16);
+    ftmem__drop(tape, in);
+    return y;
+}
+
+/* modeling_llama4.py Llama4TextExperts: gate_up is a name until the down projection is done. Weights are experts x in x out, which
+   PEFT takes for the other way round. */
+static ftmem__var experts_dense_mlp(ftmem__low *low, ftmem__var x, experts_weight weights[2])
+{
+    int64_t h = low->shape->h, f = low->shape->model->expert_ffn;
+    ftmem__var both, product, y;
+    weights[0] = experts_declare(low, FTMEM_ROLE_EXPERTS_UP, h, 2 * f);
+    weights[1] = experts_declare(low, FTMEM_ROLE_EXPERTS_DOWN, f, h);
+    experts_adapt(low, &weights[1], FTMEM_ROLE_EXPERTS_DOWN, f, h);
+    experts_adapt(low, &weights[0], FTMEM_ROLE_EXPERTS_UP, h, 2 * f);
+    weights[0].made = experts_weight_now(low, &weights[0]);
+    both = experts_batch(low, weights[0].made, x, 2 * f);
+    product = experts_gated(low, ftmem__keep(low->tape, both));
+    weights[1].made = experts_weight_now(low, &weights[1]);
+    y = experts_batch(low, weights[1].made, product, h);
+    ftmem__drop(low->tape, product);
+    ftmem__drop(low->tape, both);
+    return y;
+}
+
+/* modeling_llama4.py Llama4TextMoe: all experts' results are summed onto the shared expert's. */
+static ftmem__var experts_dense(ftmem__low *low, ftmem__var x, const experts_choice *choice)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t n = low->shape->model->experts * x.n;
+    ftmem__var given = ftmem__apply(tape, FTMEM__OP_EXPAND, &x, 1, n, x.cols, x.dtype), scores = ftmem__unary(tape, FTMEM__OP_CLONE, choice->weights), y, sum,
+               in[2];
+    experts_weight weights[2];
+    int32_t i;
+    experts_replace(tape, &given, ftmem__binary(tape, FTMEM__OP_MUL, given, ftmem__shaped(scores, scores.n, 1)));
+    ftmem__drop(tape, scores);
+    y = experts_dense_mlp(low, given, weights);
+    for (i = 0; i < 2; i++) experts_undeclare(low, &weights[i]);
+    low->routed = false;
+    in[0] = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
+    sum = ftmem__apply(tape, FTMEM__OP_MEAN, &y, 1, x.n, x.cols, experts_sum_dtype(low, y));
+    in[1] = sum;
+    experts_replace(tape, &in[0], ftmem__apply(tape, FTMEM__OP_ADD_IN_PLACE, in, 2, in[0].n, in[0].cols, in[0].dtype));
+    ftmem__drop(tape, sum);
+    ftmem__drop(tape, y);
+    ftmem__drop(tape, given);
+    return in[0];
+}
+
 enum { EXPERTS_JOINED = 500 }; /* transformers 5: one tensor for all experts */
 
 ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x)
@@ -572,9 +654,12 @@ ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x)
     if (low->shape->model->shared_ffn > 0 && (family->shared_first || family->shared_gated)) shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
     choice = experts_route(low, x);
     low->routed = true;
-    y = family->experts_apart ? experts_apart(low, x, &choice) : loop ? experts_loop(low, x, &choice) : experts_in_latent(low, x, &choice);
+    y = family->experts_dense   ? experts_dense(low, x, &choice)
+        : family->experts_apart ? experts_apart(low, x, &choice)
+        : loop                  ? experts_loop(low, x, &choice)
+                                : experts_in_latent(low, x, &choice);
     low->routed = false;
-    y = experts_shared(low, x, y, shared);
+    if (!family->experts_dense) y = experts_shared(low, x, y, shared);
     ftmem__drop(low->tape, choice.logits);
     ftmem__drop(low->tape, choice.weights);
     ftmem__drop(low->tape, choice.index);

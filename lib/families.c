@@ -15,6 +15,8 @@
 /* x + attention(norm x), then x + mlp(norm x) */
 STEPS(families_sequential, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION, FTMEM__DROPOUT, FTMEM__MULTIPLY, FTMEM__ADD,
       FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP, FTMEM__DROPOUT, FTMEM__MULTIPLY, FTMEM__ADD);
+/* attention_states is a name that lives on (modeling_llama4.py Llama4TextDecoderLayer) */
+STEPS(families_llama4, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, FTMEM__ADD_ASIDE, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP, FTMEM__ADD);
 /* norms before and after each half (Gemma-2, Gemma-3) */
 STEPS(families_sandwich, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION, FTMEM__NORM, FTMEM__ADD,
       FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP, FTMEM__NORM, FTMEM__ADD);
@@ -93,6 +95,8 @@ STEPS(families_head_first, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN);
     "mlp.gate", "experts.gate_up_proj", "experts.down_proj", "shared_expert_gate"}
 #define GRANITE_MOE_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
     "block_sparse_moe.router", "experts.gate_up_proj", "experts.down_proj", NULL}
+#define LLAMA4_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
+    "feed_forward.router", "experts.gate_up_proj", "experts.down_proj", NULL}
 #define GPT_OSS_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
     "mlp.router", "experts.gate_up_proj", "experts.down_proj", NULL}
 #define LATENT_DENSE_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
@@ -170,10 +174,10 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
                     [FTMEM_ROLE_MIXER_OUT] = "out_proj"}},
     [FTMEM_MAMBA2] = {.model_type = "mamba2", .since = 500, .block = families_mamba2, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
         .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .positions = FTMEM__POSITIONLESS, .logits_fp32 = true,
-        .head_narrowed = true, .out_proj_refused = true,
+        .head_narrowed = true, .refused_targets = R(MIXER_OUT),
         .modules = {NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, "embeddings", "lm_head", [FTMEM_ROLE_MIXER_IN] = "in_proj", [FTMEM_ROLE_MIXER_OUT] = "out_proj"}},
     [FTMEM_NEMOTRON_H] = {.model_type = "nemotron_h", .block = families_one_part, .norm = FTMEM__RMS_WIDENED, .positions = FTMEM__UNROTATED, .mlp = FTMEM__PLAIN, .activation = FTMEM_RELU2,
-        .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .router_fp32 = true, .logits_fp32 = true, .out_proj_refused = true, .since = 500, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
+        .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .router_fp32 = true, .logits_fp32 = true, .refused_targets = R(MIXER_OUT), .since = 500, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
         .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF,
         .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, "up_proj", NULL, "down_proj", "embeddings", "lm_head", [FTMEM_ROLE_ROUTER] = "mixer.gate",
                     [FTMEM_ROLE_EXPERTS_UP] = "experts.up_proj", [FTMEM_ROLE_EXPERTS_DOWN] = "experts.down_proj", [FTMEM_ROLE_KV_DOWN] = "fc1_latent_proj",
@@ -317,6 +321,12 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_ERNIE4_5_MOE] = {.model_type = "ernie4_5_moe", .block = families_sequential, .activation = FTMEM_SILU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF,
         .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .tables = FTMEM__TABLES_TURNED_FP32, .since = 500, .shared_first = true, .router = FTMEM__ROUTER_SOFTMAX_BIASED,
         .router_norm = ON, .router_fp32 = true, .experts_as = FTMEM__EXPERTS_AS_PROJ, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
+    /* AutoModelForCausalLM's class: the whole model's, Llama4ForConditionalGeneration, fails in its own forward (5.24 reads image_outputs
+       of an output that has none) */
+    [FTMEM_LLAMA4] = {.model_type = "llama4_text", .block = families_llama4, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF,
+        .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .turn = FTMEM__TURN_COMPLEX, .softmax_own_dtype = true, .softmax_uncast = true, .no_flash = true, .since = 500,
+        .normed_after = true, .scaled_unrotated = true, .experts_dense = true, .router = FTMEM__ROUTER_SCATTERED, .refused_targets = R(ROUTER), .modules = LLAMA4_MODULES,
+        .default_targets = R(Q) | R(V)},
     [FTMEM_BERT] = {.model_type = "bert", BERT_LIKE, .block = families_bert, .id_buffers = 2,
         .head = {[FTMEM_TASK_CLASSIFY] = families_head_pooled, [FTMEM_TASK_MASKED_LM] = families_head_transform, [FTMEM_TASK_TOKEN_CLASSIFY] = families_head_dropout},
         .modules = {"query", "key", "value", NULL, "attention.output.dense", NULL, "intermediate.dense", NULL, "output.dense", "word_embeddings", "classifier", NULL,

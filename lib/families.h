@@ -119,12 +119,13 @@ enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS }; /* where q/
 /* Routers: scores by softmax in fp32, then the best; CAST to the logits' dtype; SCALED by a constant. SIGMOID: the best by
    score and a bias, their scores gathered; GROUPED: from the best groups, and scaled. CHOSEN: the best logits, which have a
    bias, and then softmax of those alone; WIDE: without one, in fp32. BIASED: softmax in fp32 whatever autocast says, the best by
-   score and a frozen bias, their scores gathered and divided. */
+   score and a frozen bias, their scores gathered and divided. SCATTERED: the sigmoid of the best logits, the others' are minus infinity. */
 enum {
     FTMEM__ROUTER_NONE,
     FTMEM__ROUTER_CHOSEN,
     FTMEM__ROUTER_CHOSEN_WIDE,
     FTMEM__ROUTER_SOFTMAX_BIASED,
+    FTMEM__ROUTER_SCATTERED,
     FTMEM__ROUTER_SOFTMAX,
     FTMEM__ROUTER_SOFTMAX_CAST,
     FTMEM__ROUTER_SOFTMAX_SCALED,
@@ -239,11 +240,14 @@ typedef struct ftmem__family {
     bool by_kind;                 /* full blocks have heads of their own, and blocks with keys of others an MLP of their own (modeling_gemma4.py) */
     bool down_never_quantized;    /* _keep_in_fp32_modules has the down projection (modeling_t5.py) */
     int32_t since;                /* the version of transformers that has this code; 0: any that is modelled */
+    uint32_t refused_targets;     /* linears at which PEFT fails, though all-linear means them */
     bool ids_held;                /* position_ids is a name of the model's forward, no argument of its blocks (modeling_granitemoehybrid.py) */
     bool tables_asked;            /* cos and sin are made where some block rotates (position_embedding_type) */
     bool head_narrowed;           /* lm_head(x.to(weight.dtype)) (modeling_mamba2.py) */
-    bool out_proj_refused;        /* peft/tuners/tuners_utils.py _check_lora_target_modules_mamba */
     bool window_mask_made;        /* a mask of windows is made even where no block has one (modeling_qwen2_moe.py: sliding_window becomes 0) */
+    bool experts_dense;           /* every expert works on every token, weighed by its score (modeling_llama4.py Llama4TextMoe) */
+    bool normed_after;            /* queries and keys that rotate are normalised afterwards, without weights (modeling_llama4.py Llama4TextL2Norm) */
+    bool scaled_unrotated;        /* queries that do not rotate are multiplied by a number for each position (modeling_llama4.py) */
     bool shared_first;            /* the shared expert comes before the router (modeling_ernie4_5_moe.py) */
     bool shared_gated;            /* the shared expert comes first, and is weighed by a sigmoid (modeling_qwen2_moe.py) */
     bool logits_fp32;             /* lm_head(...).float() in the model's forward (modeling_nemotron_h.py) */

@@ -614,18 +614,22 @@ static ftmem_status job_fail_targets(const ftmem__case *c, ftmem_status status, 
     return ftmem__fail_int(error, status, "adapter.targets", c->adapter.targets, s.message);
 }
 
-/* peft/tuners/tuners_utils.py _check_lora_target_modules_mamba: kernels would read that weight past its adapter. */
-static bool job_out_proj_refused(const ftmem__case *c)
+/* peft/tuners/tuners_utils.py _check_lora_target_modules_mamba: kernels would read out_proj past its adapter; modeling_llama4.py
+   Llama4Router is a linear that returns a tuple. */
+static bool job_target_refused(const ftmem__case *c)
 {
     const ftmem_adapter *a = &c->adapter;
     bool lora = a->kind != FTMEM_ADAPTER_NONE && (a->kind <= FTMEM_ADAPTER_LORA_FA || a->kind == FTMEM_ADAPTER_ADALORA);
-    return lora && ftmem__family_of(&c->model)->out_proj_refused && (a->targets >> FTMEM_ROLE_MIXER_OUT & 1u) != 0;
+    return lora && (a->targets & ftmem__family_of(&c->model)->refused_targets) != 0;
 }
 
 static ftmem_status job_check_targets(const ftmem__case *c, ftmem_error *error)
 {
-    if (job_takes_targets(c) && job_out_proj_refused(c))
-        return job_fail_targets(c, FTMEM_E_CONFLICT, ", but PEFT refuses out_proj (mixer_out), which all-linear means too: name the others; ", error);
+    if (job_takes_targets(c) && job_target_refused(c))
+        return job_fail_targets(c, FTMEM_E_CONFLICT,
+                                c->model.family == FTMEM_LLAMA4 ? ", but PEFT fails at the router, which all-linear means too: name the others; "
+                                                                : ", but PEFT refuses out_proj (mixer_out), which all-linear means too: name the others; ",
+                                error);
     if (!job_takes_targets(c) || job_matching_targets(c, c->adapter.targets)) return FTMEM_OK;
     if (c->adapter.targets == 0) return job_fail_targets(c, FTMEM_E_MISSING, ", but PEFT has no default for this family: ", error);
     return job_fail_targets(c, FTMEM_E_CONFLICT, ", which matches nothing: ", error);

@@ -229,6 +229,7 @@ ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width); /* the
 ftmem__var ftmem__low_rms_plus_one(ftmem__low *low, ftmem__var x, int64_t width);
 ftmem__var ftmem__low_layer_norm(ftmem__low *low, ftmem__var x, int64_t width); /* LayerNorm with a bias, whatever the family's is */
 ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x);
+ftmem__var ftmem__low_l2_norm(ftmem__low *low, ftmem__var x);
 ftmem__var ftmem__low_norm_unweighted(ftmem__low *low, ftmem__var x, int64_t width); /* over each `width` of it; x stays the caller's */
 ftmem__var ftmem__low_rms(ftmem__low *low, ftmem__var x, ftmem__var *variance);      /* x / rms(x), of fp32; takes over x; variance: a name of the caller's */
 ftmem__var ftmem__low_gated_norm(ftmem__low *low, ftmem__var x, ftmem__var gate, int64_t width); /* norm(x) * silu(gate); both stay the caller's */

@@ -218,6 +218,19 @@ ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width)
     return norm_kind(low, x, width, low->shape->model->norm_bias == FTMEM_ON);
 }
 
+/* modeling_llama4.py Llama4TextL2Norm, over each head: takes over x. */
+ftmem__var ftmem__low_l2_norm(ftmem__low *low, ftmem__var x)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var heads = ftmem__shaped(x, x.n, low->shape->d), variance, y, cast;
+    y = norm_rms_core(tape, ftmem__cast(tape, heads, FTMEM_FP32), &variance);
+    ftmem__drop(tape, variance);
+    cast = ftmem__cast(tape, y, x.dtype);
+    ftmem__drop(tape, y);
+    ftmem__drop(tape, x);
+    return ftmem__shaped(cast, x.n, x.cols);
+}
+
 /* The same norm over each head with one weight for all or a weight for each (modeling_stablelm.py
    StableLmLayerNormPerHead, joined again; modeling_cohere.py), or over the whole projection: takes over x. */
 ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x)

@@ -124,7 +124,8 @@ void ftmem__low_view(ftmem__low *low, int32_t i, ftmem__var *x)
     int32_t kernel = ftmem__low_kernel(low, x->dtype);
     bool repeated = i > 0 && ftmem__low_kv_heads(low) < shape->heads && (kernel == FTMEM_KERNEL_EFFICIENT || shape->job->repeat_kv == FTMEM_ON);
     bool copied = kernel == FTMEM_KERNEL_EAGER || kernel == FTMEM_KERNEL_MATH || repeated;
-    if (i < 2 && program_rotates(low)) copied = shape->family->turn != FTMEM__TURN_PAIRS && shape->family->turn != FTMEM__TURN_BEFORE;
+    if (i < 2 && program_rotates(low))
+        copied = shape->family->turn != FTMEM__TURN_PAIRS && shape->family->turn != FTMEM__TURN_COMPLEX && shape->family->turn != FTMEM__TURN_BEFORE;
     if (copied) program_replace(low->tape, x, ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, *x));
 }
 
@@ -201,15 +202,33 @@ static void program_rotate(ftmem__low *low, ftmem__var qkv[3], ftmem__var *local
     if (program_rotates(low)) ftmem__low_rotate(low, qkv, locals, count);
 }
 
+/* modeling_llama4.py Llama4TextAttention: attn_scales, in fp32. */
+static void program_temper(ftmem__low *low, ftmem__var *q, ftmem__var *locals, int32_t *count)
+{
+    ftmem__var scales = program_table(low, low->shape->s, 1, FTMEM_FP32, FTMEM__OP_TABLE), wide = ftmem__binary(low->tape, FTMEM__OP_MUL, *q, scales);
+    program_replace(low->tape, q, ftmem__cast(low->tape, wide, q->dtype));
+    ftmem__drop(low->tape, wide);
+    locals[(*count)++] = scales;
+    locals[(*count)++] = program_table(low, low->shape->s, 1, FTMEM_INT64, FTMEM__OP_TABLE);
+}
+
+static void program_norm_rotated(ftmem__low *low, ftmem__var qk[2])
+{
+    int32_t i;
+    for (i = 0; i < 2; i++) qk[i] = ftmem__low_l2_norm(low, qk[i]);
+}
+
 static void program_queries(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ftmem__var *locals, int32_t *count)
 {
     const ftmem__shape *shape = low->shape;
     program_project(low, x, qkv, locals, count);
-    if (shape->model->qk_norm == FTMEM_ON && !shape->family->norm_each) {
+    if (shape->model->qk_norm == FTMEM_ON && !shape->family->norm_each && !shape->family->normed_after) {
         qkv[0] = ftmem__low_qk_norm(low, qkv[0]);
         qkv[1] = ftmem__low_qk_norm(low, qkv[1]);
     }
     program_rotate(low, qkv, locals, count);
+    if (shape->family->normed_after && shape->model->qk_norm == FTMEM_ON && program_rotates(low)) program_norm_rotated(low, qkv);
+    if (shape->family->scaled_unrotated && !program_rotates(low)) program_temper(low, &qkv[0], locals, count);
 }
 
 /* cache_utils.py DynamicLayer.update: new tensors, which the cache owns beside the graph. Checkpointed blocks have none. */

@@ -164,7 +164,10 @@ def known_keys(config, defaults, prefix=""):
 
 
 # Models of text and more that are in the catalog whole: the class of each part.
-PARTS = {"gemma4": {"text_config": "gemma4_text", "vision_config": "gemma4_vision", "audio_config": "gemma4_audio"}}
+PARTS = {"gemma4": {"text_config": "gemma4_text", "vision_config": "gemma4_vision", "audio_config": "gemma4_audio"},
+         "kimi_k25": {"text_config": "deepseek_v3", "vision_config": "kimi_k25_vision"},
+         "qwen3_vl": {"text_config": "qwen3_vl_text", "vision_config": "qwen3_vl_vision"},
+         "qwen3_vl_moe": {"text_config": "qwen3_vl_moe_text", "vision_config": "qwen3_vl_vision"}}
 
 
 def part_keys(config, classes):
@@ -193,7 +196,7 @@ def import_configs(folder, as_of):
         else:
             kept = {"model_type": typ} | known_keys(config, defaults)
         for part, key in (("quantization_config", "quant_method"), ("vision_config", "model_type")):
-            if part in config:
+            if part in config and f"{part}.{key}" not in kept:
                 kept[f"{part}.{key}"] = config[part].get(key, "unknown")
         rows.append((path.stem.replace("__", "/", 1), json.dumps(kept, separators=(",", ":")), "its config.json, see models.csv", as_of))
     with open(DATA / "model_configs.csv", "w", newline="", encoding="utf-8") as file:
@@ -298,7 +301,7 @@ def refused(config, classes):
     if stored not in NOT_TRAINED or "vision_config.model_type" in config and config["model_type"] == "gemma3":
         return True
     if config["model_type"] in PARTS:
-        return False
+        return config["model_type"] != "gemma4" and not any(key.startswith("vision_config.") for key in config)  # Gemma 4 comes without towers too
     values = classes.get(config["model_type"], ({},))[0]
     if not any(key in values for key in MOE_KEYS) and any(config.get(key) for key in MOE_KEYS):
         return True

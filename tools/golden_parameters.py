@@ -55,7 +55,7 @@ TYPES = (
     "llama mistral qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 gpt2 gpt_neox gptj opt bloom mpt falcon starcoder2 "
     "gpt_bigcode olmo olmo2 olmo3 smollm3 granite stablelm cohere cohere2 mixtral qwen3_moe deepseek_v2 deepseek_v3 glm4_moe "
     "minimax_m2 olmoe minicpm3 deepseek_v32 glm_moe_dsa mimo_v2_flash qwen2_moe gpt_oss ministral3 nemotron_h granitemoehybrid bamba mamba2 "
-    "qwen3_next qwen3_5_text qwen3_5_moe_text dots1 flex_olmo granitemoe glm4_moe_lite ernie4_5_moe"
+    "qwen3_next qwen3_5_text qwen3_5_moe_text dots1 flex_olmo granitemoe glm4_moe_lite ernie4_5_moe llama4_text"
 ).split()
 
 # Out of scope: mixtures of experts, hybrids, encoders, encoder-decoders, vision, code that transformers does not have.
@@ -211,6 +211,8 @@ def blocks_of(model):
 
 
 def trainable_with_lora(model):
+    if model.config.model_type == "llama4_text":    # the adapted router, a linear that returns a tuple, fails in its forward
+        return ""
     lora = peft.LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM")
     try:
         with torch.device("meta"):
@@ -257,6 +259,8 @@ def describe(module):
     if isinstance(module, nn.Embedding):
         return cls, *weight.shape, bias
     if "Norm" in cls and not list(module.children()):
+        if weight is None and not hasattr(module, "normalized_shape"):    # Llama4TextL2Norm
+            return None
         size = weight.shape[-1] if weight is not None else module.normalized_shape[-1]
         return cls, size, weight.numel() if weight is not None else 0, bias
     return None
@@ -348,12 +352,12 @@ def default_rows(typ):
             value = "=" + DERIVED[key]
         elif key == "layer_types" and set(cls().layer_types) == {"indexed_attention"}:    # of the cache: all layers are alike
             continue
-        elif key == "layer_types" and typ == "qwen2_moe":    # its windows are refused
+        elif key == "layer_types" and typ in ("qwen2_moe", "llama4_text"):    # windows are refused; chunks follow from no_rope_layers
             continue
         elif key == "layer_types":
             value = layer_pattern(typ)
         elif key == "no_rope_layers":
-            assert resolved(typ, key, no_rope_layer_interval=3) == [int((i + 1) % 3 != 0) for i in range(36)]
+            assert resolved(typ, key, no_rope_layer_interval=3) == [int((i + 1) % 3 != 0) for i in range(cls().num_hidden_layers)]
             value = "=(layer+1)%no_rope_layer_interval!=0"
         rows.append((key, text(value)))
     if typ in UNDECLARED_HEAD_DIM:

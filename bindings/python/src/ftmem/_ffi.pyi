@@ -121,6 +121,7 @@ class _Lib:
     FTMEM_GEMMA4: Final[int]
     FTMEM_GEMMA4_VISION: Final[int]
     FTMEM_GEMMA4_AUDIO: Final[int]
+    FTMEM_LLAMA4: Final[int]
     FTMEM_FAMILY_END: Final[int]
     FTMEM_ACT_AUTO: Final[int]
     FTMEM_SILU: Final[int]
