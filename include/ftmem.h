@@ -657,7 +657,8 @@ typedef struct ftmem_job {
     int32_t stack_version;        /* of the stack, major x 100 + minor; 0: the newest that the table knows */
     int32_t bitsandbytes_version; /* major x 100 + minor, 43 = 0.43; 0: 50. Before 0.43 a 4-bit linear keeps its input */
     int32_t offload_checkpoints;  /* switch: what checkpoints keep goes to CPU memory (Unsloth, torchtune); AUTO: off */
-    int32_t reserved[2];
+    int32_t ssm_kernels;          /* switch: mamba-ssm and causal-conv1d are installed, whose kernels state-space mixers then run; AUTO: off */
+    int32_t reserved;
     int64_t encoder_sequence;     /* tokens of the encoder's longest row; 0: what the model fixes, else sequence */
     int64_t optimizer_rank;       /* GaLore, APOLLO: rank of the projected gradients; 0: 128 (transformers) */
     int32_t optimizer_in_backward;/* switch: each tensor is updated as its gradient arrives, which is then freed; AUTO: as the optimizer does */
@@ -728,6 +729,7 @@ enum {
     FTMEM_NOTE_REMOTE_CODE = 9, /* the model's code is not in transformers: parameters are exact, activations those of the same form there */
     FTMEM_NOTE_DEQUANTIZED = 10, /* the weights are stored in a format that is not trained: predicted as converted to job.dtype on loading */
     FTMEM_NOTE_PLAIN_SSM = 11,  /* state-space mixers in plain torch code, not in the kernels of mamba-ssm */
+    FTMEM_NOTE_SSM_KERNELS = 12, /* the mixers in those kernels, by their sources */
     FTMEM_NOTE_TIER = 8         /* reserved and process are calibrated, with few rows behind them */
 };
 typedef struct ftmem_note {

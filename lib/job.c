@@ -257,6 +257,7 @@ static void job_fill_training(ftmem__case *c)
     JOB_DEFAULT(job, recompute_save, FTMEM_SAVE_NOTHING)
     JOB_DEFAULT(job, outputs_fp32, FTMEM_OFF)
     JOB_DEFAULT(job, use_cache, FTMEM_OFF)
+    JOB_DEFAULT(job, ssm_kernels, FTMEM_OFF)
     JOB_DEFAULT(job, offload_checkpoints, FTMEM_OFF)
     JOB_DEFAULT(job, bitsandbytes_version, 50)
     JOB_DEFAULT(job, varied_lengths, FTMEM_OFF)
@@ -695,6 +696,23 @@ static ftmem_status job_check_attention(const ftmem__case *c, ftmem_error *error
     return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.attention", "flash2", "job.attention is flash2, which transformers refuses for this family.");
 }
 
+/* mamba_ssm/ops/triton/ssd_combined.py mamba_split_conv1d_scan_combined gets out_proj.weight as it is stored. */
+static ftmem_status job_check_ssm(const ftmem__case *c, ftmem_error *error)
+{
+    const ftmem_adapter *a = &c->adapter;
+    if (c->job.ssm_kernels != FTMEM_ON) return FTMEM_OK;
+    if (c->model.ssm_heads == 0)
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "job.ssm_kernels", "on", "job.ssm_kernels is on, but the model has no state-space mixers");
+    if (ftmem__quant_of(a->quant))
+        return ftmem__fail(
+            error, FTMEM_E_CONFLICT, "job.ssm_kernels", "on",
+            "job.ssm_kernels is on, but adapter.quant is given: in training the kernel multiplies by out_proj.weight as it is stored, which must be plain");
+    if (a->kind != FTMEM_ADAPTER_NONE && job_takes_targets(c) && (a->targets >> FTMEM_ROLE_MIXER_OUT & 1u))
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.ssm_kernels", "on",
+                           "job.ssm_kernels is on, but adapter.targets has out_proj (mixer_out), whose adapter the kernel passes by: name the others");
+    return FTMEM_OK;
+}
+
 static ftmem_status job_check_version(const ftmem__case *c, ftmem_error *error)
 {
     if (c->job.transformers_version >= ftmem__family_of(&c->model)->since) return FTMEM_OK;
@@ -899,7 +917,7 @@ static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
         job_check_loss,           job_check_idle,         job_check_sequence,       job_check_gpu,
         job_check_stacks,         job_check_task,         job_check_attention,      job_check_optimizer,
         job_check_images,         job_check_version,      job_check_compile,        job_check_by_kind,
-        ftmem__objective_check,
+        ftmem__objective_check,   job_check_ssm,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);

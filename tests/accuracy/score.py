@@ -329,6 +329,8 @@ def read_oracle(job, configs, options):
     if int(r.get("eval_batch") or 0):
         f["eval_batch"] = int(r["eval_batch"])
     f["eval_keep_logits"] = pick(r, "eval_logits", {"drop": False, "keep": True}, False)
+    if on(r.get("ssm_kernels", "")):
+        f["ssm_kernels"] = True
     if r.get("freeze"):
         f.update(oracle_freeze(r["freeze"]))
     f["method"] = pick(r, "method", {k: k for k in ("full", "lora", "qlora", "lora8")})

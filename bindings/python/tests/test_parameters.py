@@ -99,6 +99,20 @@ def test_quantised_counts_are_the_same(row: dict[str, str]) -> None:
     assert (prediction.parameters, prediction.trainable) == (int(row["params"]), int(row["lora_r16_all_linear_trainable"]))
 
 
+def test_kernels_of_mixers() -> None:
+    """The kernels keep less, are there for mixers alone, and read out_proj's weight as it is stored."""
+    config = config_of("made__nemotron_h-small")
+    plain, fused = (ftmem.predict(config, seq_len=512, ssm_kernels=k) for k in (False, True))
+    assert fused.memory.kept < plain.memory.kept / 2 and fused.parameters == plain.parameters
+    assert any("mamba-ssm" in str(note) for note in plain.notes) and any("mamba-ssm" in str(note) for note in fused.notes)
+    with pytest.raises(ftmem.Conflict, match="no state-space"):
+        ftmem.predict("meta-llama/Llama-3.2-1B", ssm_kernels=True)
+    with pytest.raises(ftmem.Conflict, match="out_proj"):
+        ftmem.predict(config, method="qlora", target_modules=["in_proj"], ssm_kernels=True)
+    with pytest.raises(ftmem.Unsupported, match="out_proj"):
+        ftmem.predict(config_of("made__bamba-small"), method="lora", target_modules=["out_proj"], ssm_kernels=True)
+
+
 def test_all_linear_is_refused_as_in_peft() -> None:
     row = next(r for r in rows() if r["model_type"] == "nemotron_h")
     with pytest.raises(ftmem.Conflict, match="out_proj"):
