@@ -308,7 +308,8 @@ enum {
 #define FTMEM_ROLES_ALL_LINEAR 0x7fffe1ffu /* every linear but the head: PEFT's "all-linear" */
 
 /* Parts for ftmem_job.freeze; a set is an OR. */
-enum { FTMEM_PART_EMBED = 1, FTMEM_PART_HEAD = 2, FTMEM_PART_FIRST_LAYERS = 4, FTMEM_PART_LAST_LAYERS = 8, FTMEM_PART_ALL_BUT = 16, FTMEM_PART_TOWER = 32, FTMEM_PART_BIASES = 64 };
+enum { FTMEM_PART_EMBED = 1, FTMEM_PART_HEAD = 2, FTMEM_PART_FIRST_LAYERS = 4, FTMEM_PART_LAST_LAYERS = 8, FTMEM_PART_ALL_BUT = 16, FTMEM_PART_TOWER = 32, FTMEM_PART_BIASES = 64,
+       FTMEM_PART_VISION = 128, FTMEM_PART_PROJECTOR = 256 };
 
 /* Classes of live memory, the rows of live[class][moment]. */
 enum {

@@ -185,6 +185,7 @@ static ftmem__var image_bridge_llava(ftmem__low *low, ftmem__var x)
     ftmem__var pooled, y;
     ftmem__cache_hold(low->tape, x, ftmem__holds_outputs(low->shape->job));
     pooled = image_unread_pool(low);
+    low->trained = low->shape->projector_trained;
     low->tape->part = FTMEM__PART_TOWER;
     y = image_two_linears(low, image_without_class(low, x));
     ftmem__drop(low->tape, pooled);
@@ -227,6 +228,7 @@ static ftmem__var image_bridge_gemma3(ftmem__low *low, ftmem__var x)
     ftmem__tape *tape = low->tape;
     bool held = ftmem__holds_outputs(low->shape->job);
     ftmem__var last = ftmem__low_norm(low, x, low->shape->h), y, cast;
+    low->trained = low->shape->projector_trained;
     tape->part = FTMEM__PART_TOWER;
     ftmem__cache_hold(tape, last, held);
     y = image_pooled_projector(low, last);
@@ -256,6 +258,7 @@ ftmem__var ftmem__low_tap(ftmem__low *low, ftmem__var x)
     int64_t merged = low->shape->unit * low->shape->h;
     ftmem__var each, y;
     low->adapted = low->shape->adapted;
+    low->trained = low->shape->projector_trained;
     x.cols = (int32_t)merged;
     y = image_merge(low, ftmem__low_norm(low, x, merged));
     ftmem__cache_hold(low->tape, y, ftmem__holds_outputs(low->shape->job));
@@ -288,6 +291,7 @@ static ftmem__var image_bridge_qwen(ftmem__low *low, ftmem__var x)
     ftmem__tape *tape = low->tape;
     ftmem__var y;
     ftmem__cache_hold(tape, x, ftmem__holds_outputs(low->shape->job));
+    low->trained = low->shape->projector_trained;
     y = image_merge(low, ftmem__low_norm(low, x, low->shape->h));
     if (low->shape->window) image_replace(tape, &y, image_permuted(low, y));
     return image_join(low, y);

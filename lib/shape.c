@@ -62,7 +62,8 @@ static void shape_training(ftmem__shape *shape)
     shape->embed_copy = shape->adapted && (saved & FTMEM_PART_EMBED);
     shape->head_copy = shape->adapted && (saved & FTMEM_PART_HEAD);
     shape->tied = shape->model->tied == FTMEM_ON && ftmem__task_of_vocab(job->task);
-    shape->tower_trained = !shape->adapted && shape_trains(job, shape_part(job, FTMEM_PART_TOWER));
+    shape->tower_trained = !shape->adapted && shape_trains(job, shape_part(job, FTMEM_PART_TOWER | FTMEM_PART_VISION));
+    shape->projector_trained = !shape->adapted && shape_trains(job, shape_part(job, FTMEM_PART_TOWER | FTMEM_PART_PROJECTOR));
     shape->rest_trained = !shape->adapted && shape_trains(job, false);
     shape->position_trained = !shape->adapted && shape_trains(job, shape_part(job, FTMEM_PART_EMBED));
     shape->embed_trained = shape->embed_copy || (!shape->adapted && shape_trains(job, shape_part(job, FTMEM_PART_EMBED)));

@@ -173,6 +173,7 @@ void ftmem__low_tower(ftmem__low *low)
     low->trained = shape->tower_trained;
     low->adapted = shape->adapted;
     tower_rows(low, tower_kinds[shape->model->tower].rows);
+    low->trained = shape->projector_trained;
     tower_rows(low, tower_kinds[shape->model->tower].bridge);
 }
 

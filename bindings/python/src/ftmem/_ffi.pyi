@@ -304,6 +304,8 @@ class _Lib:
     FTMEM_PART_ALL_BUT: Final[int]
     FTMEM_PART_TOWER: Final[int]
     FTMEM_PART_BIASES: Final[int]
+    FTMEM_PART_VISION: Final[int]
+    FTMEM_PART_PROJECTOR: Final[int]
     FTMEM_CLASS_WEIGHTS: Final[int]
     FTMEM_CLASS_QUANTIZED: Final[int]
     FTMEM_CLASS_ADAPTERS: Final[int]
