@@ -799,6 +799,9 @@ static ftmem_status job_check_images(const ftmem__case *c, ftmem_error *error)
         return ftmem__fail_int(error, FTMEM_E_MISSING, "model.tower_heads", c->model.tower_heads, "model.tower_heads is required where job.images is given");
     if (job->stack != FTMEM_STACK_TRANSFORMERS || job->kernels)
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.images", "given", "job.images is modelled for transformers without fused kernels only");
+    if (ftmem__family_tower(&c->model)->packed && (job->attention == FTMEM_FLASH2 || (job->eval == FTMEM_ON && job->eval_batch != job->micro_batch)))
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, job->attention == FTMEM_FLASH2 ? "job.attention" : "job.eval_batch", "",
+                           "For a vision tower that packs all images in one row flash2, and another batch in evaluation, are not modelled");
     if (ftmem__updates_in_backward(job))
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.images", "given", "job.images is not modelled together with an optimizer that works in backward");
     if (c->model.tower_taps > c->model.layers || c->model.tower_taps > c->model.tower_layers)

@@ -691,7 +691,7 @@ static void program_mask(ftmem__low *low, ftmem__prologue *p, bool wanted)
     int64_t s = shape->s, rows = (shape->job->mask == FTMEM_MASK_PADDED || shape->image_masks ? low->b : 1) * s;
     bool alibi = shape->family->always_mask && shape->model->alibi == FTMEM_ON; /* modeling_falcon.py: alibi is put in the mask */
     ftmem__var flags, additive;
-    if (!wanted) return;
+    if (!wanted || shape->tower) return;
     flags = program_table(low, rows * s, s, FTMEM_BOOL, FTMEM__OP_MASK);
     if (shape->job->attention != FTMEM_EAGER && !alibi && !ftmem__low_own_eager(low)) {
         program_argument(p, flags);

@@ -107,8 +107,8 @@ static void shape_masks(ftmem__shape *shape)
     int64_t i, window = shape->model->sliding_window;
     bool padded = job->mask == FTMEM_MASK_PADDED && !shape->crossed && !shape->fed_features &&
                   !shape->tower; /* a decoder after an encoder gets no mask of its own rows */
-    bool always =
-        (job->attention == FTMEM_EAGER && shape->causal) || padded || shape->image_masks || shape->model->alibi == FTMEM_ON || shape->family->always_mask;
+    bool always = (job->attention == FTMEM_EAGER && shape->causal) || padded || shape->image_masks || (shape->tower && shape->family->packed) ||
+                  shape->model->alibi == FTMEM_ON || shape->family->always_mask;
     for (i = 0; i < shape->model->layers; i++) {
         if (ftmem__layer_attention(shape->model->layer_kind[i]) == FTMEM__LAYER_SLIDING) shape->has_sliding = true;
         else shape->has_full = true;
@@ -192,10 +192,10 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     shape->taps = shape->scattered ? m->tower_taps : 0;
     shape->tap_every = 1;
     shape->each = tower ? c->job.images : 1;
-    shape->b = c->job.micro_batch * shape->each;
+    shape->b = tower && family->packed ? 1 : c->job.micro_batch * shape->each;
     shape->virtual_tokens = tower ? 0 : c->adapter.virtual_tokens;
     shape->s = s + shape->virtual_tokens;
-    shape->eval_b = c->job.eval_batch * shape->each;
+    shape->eval_b = tower && family->packed ? 1 : c->job.eval_batch * shape->each;
     shape->tokens = shape->b * shape->s;
     shape->h = m->hidden;
     shape->f = m->ffn;
@@ -240,7 +240,8 @@ static void shape_taps(ftmem__shape *shape, const ftmem_model *m)
 ftmem_status ftmem__shape_tower(ftmem__shape *shape, const ftmem__shape *text, const ftmem__case *c, ftmem_error *error)
 {
     int64_t tokens = ftmem__tower_tokens(&c->model, &c->job);
-    ftmem_status status = shape_of(shape, c, &c->encoder, ftmem__family_tower(&c->model), tokens, error);
+    bool packed = ftmem__family_tower(&c->model)->packed;
+    ftmem_status status = shape_of(shape, c, &c->encoder, ftmem__family_tower(&c->model), tokens * (packed ? c->job.images * c->job.micro_batch : 1), error);
     shape->adapter = &c->tower;
     shape->rest_trained = shape->position_trained = shape->embed_trained = shape->tower_trained;
     shape->unread = c->model.tower_unread;
