@@ -146,6 +146,31 @@ static void attention_rotate_pairs(ftmem__low *low, ftmem__var qk[2], ftmem__var
     }
 }
 
+/* modeling_ernie4_5_moe.py apply_rotary_pos_emb: neighbours are turned in the stream's dtype, tables and both terms are fp32, and
+   the tables are repeated in each call. */
+static void attention_rotate_turned(ftmem__low *low, ftmem__var qk[2])
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var table[2], y[2], straight, turned;
+    int32_t i, dtype = qk[0].dtype;
+    for (i = 0; i < 2; i++) {
+        table[i] = ftmem__constant(low->shape->s * qk[0].cols, qk[0].cols, FTMEM_FP32);
+        table[i].store = ftmem__alloc(tape, FTMEM__OP_TABLE, table[i].n, table[i].cols, FTMEM_FP32, tape->birth);
+    }
+    for (i = 0; i < 2; i++) {
+        straight = ftmem__cast(tape, qk[i], FTMEM_FP32);
+        attention_swap(tape, &straight, ftmem__binary(tape, FTMEM__OP_MUL, straight, table[0]));
+        turned = attention_rotate_half(tape, qk[i]);
+        attention_swap(tape, &turned, ftmem__cast(tape, turned, FTMEM_FP32));
+        attention_swap(tape, &turned, ftmem__binary(tape, FTMEM__OP_MUL, turned, table[1]));
+        y[i] = ftmem__binary(tape, FTMEM__OP_ADD, straight, turned);
+        ftmem__drop(tape, turned);
+        ftmem__drop(tape, straight);
+    }
+    for (i = 0; i < 2; i++) straight = ftmem__cast(tape, y[i], dtype), ftmem__drop(tape, qk[i]), qk[i] = straight;
+    for (i = 0; i < 2; i++) ftmem__drop(tape, y[i]), ftmem__drop(tape, table[i]);
+}
+
 /* modeling_gpt_oss.py apply_rotary_pos_emb */
 static void attention_rotate_halves(ftmem__low *low, ftmem__var qk[2])
 {
@@ -180,7 +205,8 @@ void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, in
         if (fused && !whole && !pairs && !qk[i].joined && !qk[i].parted)
             attention_swap(low->tape, &qk[i], ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, qk[i]));
     }
-    if (whole && shape->job->kernels & FTMEM_FUSED_ROPE) attention_rotate_fused(low->tape, qk);
+    if (whole && low->kernels & FTMEM_FUSED_ROPE) attention_rotate_fused(low->tape, qk);
+    else if (whole && shape->family->tables == FTMEM__TABLES_TURNED_FP32) attention_rotate_turned(low, qk);
     else if (whole) attention_rotate_whole(low, qk);
     else if (shape->family->turn == FTMEM__TURN_HALVES) attention_rotate_halves(low, qk);
     else if (pairs) attention_rotate_pairs(low, qk, locals, count);

@@ -43,6 +43,7 @@ static const config_vision config_visions[] = {
     { "ministral3", "ministral3", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1 }, /* a text_config and a vision_config: Mistral3ForConditionalGeneration */
     { "qwen2_5_vl", "qwen2", "qwen2_5_vl_vision", FTMEM_TOWER_QWEN2_5_VL, false, false, -1 },
     { "qwen3_vl", "qwen3", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1 },
+    { "kimi_k25", "deepseek_v3", "kimi_k25_vision", FTMEM_TOWER_KIMI_K25, true, false, -1 },
     { "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1 },
 };
 
@@ -67,6 +68,7 @@ typedef enum config_read {
     CONFIG_LAYERS_OR_NULL,
     CONFIG_HEADS,
     CONFIG_HEADS_OR_NULL,
+    CONFIG_HEADS_OR_ZERO, /* 0, as null */
     CONFIG_VOCAB,
     CONFIG_POSITIONS,
     CONFIG_GROUPS,       /* n_group, where topk_method is group_limited_greedy */
@@ -95,6 +97,7 @@ static const struct {
     [CONFIG_LAYERS_OR_NULL] = { FTMEM_MAX_LAYERS, true },
     [CONFIG_HEADS] = { 1 << 16, false },
     [CONFIG_HEADS_OR_NULL] = { 1 << 16, true },
+    [CONFIG_HEADS_OR_ZERO] = { 1 << 16, true },
     [CONFIG_VOCAB] = { 1 << 30, false },
     [CONFIG_POSITIONS] = { INT64_C(1) << 40, false },
 };
@@ -108,24 +111,26 @@ typedef struct config_rule {
 
 /* What is arithmetic and not a key, by family. */
 enum {
-    CONFIG_HEADS_DIVIDE = 1,    /* heads must divide hidden even when head_dim is given */
-    CONFIG_ROTATES_NOT = 2,     /* positions are learned or a bias */
-    CONFIG_ROTATES_PART = 4,    /* a fraction of each head may rotate */
-    CONFIG_WINDOW = 8,          /* sliding_window counts */
-    CONFIG_WINDOW_SWITCH = 16,  /* ... where use_sliding_window is true */
-    CONFIG_WINDOW_FROM = 32,    /* ... from max_window_layers on, or as layer_types says */
-    CONFIG_CYCLES = 64,         /* of so many layers the last one is full, or as layer_types says */
-    CONFIG_EXPERTS = 256,       /* blocks have experts */
-    CONFIG_SPARSE_STEP = 512,   /* ... every decoder_sparse_step-th, but not those of mlp_only_layers */
-    CONFIG_DENSE_FIRST = 1024,  /* ... after the first first_k_dense_replace */
-    CONFIG_LATENT = 2048,       /* latent attention: a head is qk_nope_head_dim + qk_rope_head_dim wide; n_shared_experts are as wide as routed ones */
-    CONFIG_INDEX_SHARED = 4096, /* layers may use the index of the layer before */
-    CONFIG_TOWER = 8192,        /* a vision tower, which is read inside another config */
-    CONFIG_CYCLE_FIRST = 16384, /* the first one is full, and the window is half of local_attention (ModernBERT) */
-    CONFIG_FULL_FIRST = 32768,  /* the first one is full beside the last ones */
-    CONFIG_MLP_TYPES = 65536,   /* mlp_layer_types says which blocks have experts */
-    CONFIG_CYCLE_KEY = 128,     /* sliding_window_pattern says how many */
-    CONFIG_LINEAR = 131072      /* of full_attention_interval layers the last one is full, or as layer_types says; the others have linear attention */
+    CONFIG_HEADS_DIVIDE = 1,          /* heads must divide hidden even when head_dim is given */
+    CONFIG_ROTATES_NOT = 2,           /* positions are learned or a bias */
+    CONFIG_ROTATES_PART = 4,          /* a fraction of each head may rotate */
+    CONFIG_WINDOW = 8,                /* sliding_window counts */
+    CONFIG_WINDOW_SWITCH = 16,        /* ... where use_sliding_window is true */
+    CONFIG_WINDOW_FROM = 32,          /* ... from max_window_layers on, or as layer_types says */
+    CONFIG_CYCLES = 64,               /* of so many layers the last one is full, or as layer_types says */
+    CONFIG_EXPERTS = 256,             /* blocks have experts */
+    CONFIG_SPARSE_STEP = 512,         /* ... every decoder_sparse_step-th, but not those of mlp_only_layers */
+    CONFIG_DENSE_FIRST = 1024,        /* ... after the first first_k_dense_replace */
+    CONFIG_LATENT = 2048,             /* latent attention: a head is qk_nope_head_dim + qk_rope_head_dim wide; n_shared_experts are as wide as routed ones */
+    CONFIG_INDEX_SHARED = 4096,       /* layers may use the index of the layer before */
+    CONFIG_TOWER = 8192,              /* a vision tower, which is read inside another config */
+    CONFIG_CYCLE_FIRST = 16384,       /* the first one is full, and the window is half of local_attention (ModernBERT) */
+    CONFIG_FULL_FIRST = 32768,        /* the first one is full beside the last ones */
+    CONFIG_MLP_TYPES = 65536,         /* mlp_layer_types says which blocks have experts */
+    CONFIG_CYCLE_KEY = 128,           /* sliding_window_pattern says how many */
+    CONFIG_LINEAR = 131072,           /* of full_attention_interval layers the last one is full, or as layer_types says; the others have linear attention */
+    CONFIG_EXPERTS_BETWEEN = 1 << 24, /* ... every moe_layer_interval-th from moe_layer_start_index to moe_layer_end_index */
+    CONFIG_MIXERS = 262144            /* some blocks, or all, have a state-space mixer for attention, mamba_expand x hidden_size wide */
 };
 
 typedef struct config_family {
@@ -336,6 +341,10 @@ static ftmem_status config_read_size(const config_source *c, const ftmem_entry *
 {
     if (read == CONFIG_LAYERS && e->type == FTMEM_ENTRY_INT && e->integer > FTMEM_MAX_LAYERS && e->integer < 1 << 20)
         return config_fail(c, FTMEM_E_UNSUPPORTED, e, "more than 512 layers are not modelled");
+    if (read == CONFIG_HEADS_OR_ZERO && e->type == FTMEM_ENTRY_INT && e->integer == 0) {
+        *value = 0;
+        return FTMEM_OK;
+    }
     return config_whole(c, e, config_limits[read].maximum, config_limits[read].or_null, value);
 }
 
@@ -522,6 +531,10 @@ static ftmem_status config_rotation(const config_source *c, ftmem_model *model)
     if (config_is(c, CONFIG_ROTATES_NOT | CONFIG_LATENT) || model->alibi == FTMEM_ON) return FTMEM_OK;
     if (c->cls->family == FTMEM_GPTJ || config_given(c, "rotary_dim")) return config_own_rotation(c, model);
     if (config_is(c, CONFIG_ROTATES_PART)) return config_partly_rotated(c, model);
+    if (c->cls->family == FTMEM_BAMBA) { /* configuration_bamba.py: partial_rotary_factor is 0.5 whatever the file says */
+        model->rotary_dim = model->head_dim / 2;
+        return FTMEM_OK;
+    }
     model->rotary_dim = model->head_dim;
     return FTMEM_OK;
 }
@@ -657,6 +670,18 @@ static ftmem_status config_kind_item(const config_source *c, const ftmem_entry *
     return config_fail(c, FTMEM_E_UNSUPPORTED, e, "modelled are full_attention and sliding_attention");
 }
 
+/* A list of layer numbers, in any order: sets `bit` in the items of those layers. */
+static ftmem_status config_layer_set(const config_source *c, const char *list, int64_t layers, uint8_t *items)
+{
+    for (size_t i = 0; i < c->count; i++) {
+        const ftmem_entry *e = &c->entries[i];
+        if (config_list_index(c, e, list) < 0) continue;
+        if (e->type != FTMEM_ENTRY_INT || e->integer < 0) return config_fail(c, FTMEM_E_TYPE, e, "it must be the number of a layer");
+        if (e->integer < layers) items[e->integer] = 1;
+    }
+    return FTMEM_OK;
+}
+
 /* Blocks that have one part each: by name, by an older name, and in a pattern (configuration_nemotron_h.py). */
 static const struct {
     const char *name, *old;
@@ -709,6 +734,42 @@ static ftmem_status config_one_part(const config_source *c, ftmem_model *model)
     else status = config_list(c, list, model->layers, config_mixer_item, model->layer_kind, &given);
     for (int64_t i = 0; i < model->layers; i++) routed = routed || ftmem__layer_mlp(model->layer_kind[i]) == FTMEM__MLP_EXPERTS;
     if (!routed) model->experts = model->experts_per_token = model->expert_ffn = model->shared_ffn = model->expert_latent = 0;
+    return status;
+}
+
+/* modeling_granitemoehybrid.py, modeling_bamba.py, modeling_mamba2.py: what a block has beside its mixer. */
+static void config_beside_mixer(const config_source *c, ftmem_model *model)
+{
+    ftmem_entry positions = config_lookup(c, "position_embedding_type");
+    bool rotates = positions.type == FTMEM_ENTRY_TEXT && strcmp(positions.text, "rope") == 0;
+    if (c->cls->family == FTMEM_GRANITEMOEHYBRID && model->experts > 0) model->shared_ffn = model->ffn;
+    if (model->experts == 0) model->experts_per_token = model->expert_ffn = 0;
+    for (int64_t i = 0; i < model->layers; i++) {
+        uint8_t *kind = &model->layer_kind[i];
+        if (c->cls->family == FTMEM_GRANITEMOEHYBRID && *kind == FTMEM__LAYER_FULL && !rotates) *kind = FTMEM__LAYER_NO_ROTATION;
+        if (c->cls->family == FTMEM_MAMBA2) *kind |= FTMEM__MLP_NONE << 4;
+        if (model->experts > 0) *kind |= FTMEM__MLP_EXPERTS << 4;
+    }
+}
+
+static ftmem_status config_mixer_layers(const config_source *c, ftmem_model *model)
+{
+    const char *list = config_given(c, "layers_block_type.0") ? "layers_block_type" : "layer_types";
+    uint8_t attends[FTMEM_MAX_LAYERS] = { 0 };
+    bool given = false, listed = c->cls->family == FTMEM_GRANITEMOEHYBRID;
+    int64_t expand = 2;
+    ftmem_entry e = config_lookup(c, c->cls->family == FTMEM_MAMBA2 ? "expand" : "mamba_expand"), act = config_lookup(c, "hidden_act");
+    ftmem_status status = config_whole(c, &e, 64, false, &expand);
+    if (act.type != FTMEM_ENTRY_TEXT || strcmp(act.text, "silu") != 0) return config_fail(c, FTMEM_E_UNSUPPORTED, &act, "modelled is silu");
+    if (status == FTMEM_OK && expand * model->hidden % model->ssm_heads)
+        return config_conflict(c, config_key_of(c, TO(ssm_heads)), model->ssm_heads, "hidden_size", model->hidden, "x expand must be a multiple of it");
+    model->ssm_head_dim = expand * model->hidden / model->ssm_heads;
+    if (status == FTMEM_OK && listed) status = config_list(c, list, model->layers, config_mixer_item, model->layer_kind, &given);
+    else if (status == FTMEM_OK) status = config_layer_set(c, "attn_layer_indices", model->layers, attends);
+    for (int64_t i = 0; i < model->layers; i++)
+        if (!given) model->layer_kind[i] = attends[i] ? FTMEM__LAYER_FULL : FTMEM__LAYER_SSM;
+        else model->layer_kind[i] = ftmem__layer_attention(model->layer_kind[i]);
+    if (status == FTMEM_OK) config_beside_mixer(c, model);
     return status;
 }
 
@@ -788,6 +849,7 @@ static ftmem_status config_layers(const config_source *c, ftmem_model *model)
 {
     int64_t window = 0;
     if (c->cls->family == FTMEM_NEMOTRON_H) return config_one_part(c, model);
+    if (config_is(c, CONFIG_MIXERS)) return config_mixer_layers(c, model);
     if (!config_is(c, CONFIG_WINDOW)) return FTMEM_OK;
     ftmem_status status = config_window(c, &window);
     if (status == FTMEM_OK && c->cls->family == FTMEM_SMOLLM3) status = config_smollm3_layers(c, window, model);
@@ -803,18 +865,6 @@ static ftmem_status config_layers(const config_source *c, ftmem_model *model)
 }
 
 /* ----------------------------------------------------------------------------------------------------- experts */
-
-/* A list of layer numbers, in any order: sets `bit` in the items of those layers. */
-static ftmem_status config_layer_set(const config_source *c, const char *list, int64_t layers, uint8_t *items)
-{
-    for (size_t i = 0; i < c->count; i++) {
-        const ftmem_entry *e = &c->entries[i];
-        if (config_list_index(c, e, list) < 0) continue;
-        if (e->type != FTMEM_ENTRY_INT || e->integer < 0) return config_fail(c, FTMEM_E_TYPE, e, "it must be the number of a layer");
-        if (e->integer < layers) items[e->integer] = 1;
-    }
-    return FTMEM_OK;
-}
 
 /* modeling_qwen3_moe.py Qwen3MoeDecoderLayer: which blocks are dense. */
 static ftmem_status config_sparse_step(const config_source *c, ftmem_model *model, uint8_t *dense)
@@ -914,12 +964,31 @@ static ftmem_status config_dense_first(const config_source *c, ftmem_model *mode
     return FTMEM_OK;
 }
 
+/* modeling_ernie4_5_moe.py Ernie4_5_MoeDecoderLayer; and how many shared experts there are. */
+static ftmem_status config_experts_between(const config_source *c, ftmem_model *model, uint8_t *dense)
+{
+    ftmem_entry first = config_lookup(c, "moe_layer_start_index"), last = config_lookup(c, "moe_layer_end_index"),
+                each = config_lookup(c, "moe_layer_interval"), shared = config_lookup(c, "moe_num_shared_experts");
+    int64_t interval = 1, end, i;
+    ftmem_status status = config_whole(c, &each, FTMEM_MAX_LAYERS, false, &interval);
+    if (status != FTMEM_OK) return status;
+    if (first.type != FTMEM_ENTRY_INT || first.integer < 0) return config_fail(c, FTMEM_E_TYPE, &first, "it must be the number of a layer");
+    if (last.type != FTMEM_ENTRY_INT || last.integer < -1) return config_fail(c, FTMEM_E_TYPE, &last, "it must be the number of a layer, or -1");
+    if (shared.type != FTMEM_ENTRY_INT || shared.integer < 0 || shared.integer > 1 << 10)
+        return config_fail(c, FTMEM_E_TYPE, &shared, "it must be a number of experts");
+    end = last.integer < 0 ? model->layers - 1 : last.integer;
+    model->shared_ffn = shared.integer * model->expert_ffn;
+    for (i = 0; i < model->layers; i++) dense[i] = (i + 1) % interval != 0 || i < first.integer || i > end;
+    return FTMEM_OK;
+}
+
 static ftmem_status config_experts(const config_source *c, ftmem_model *model)
 {
     uint8_t dense[FTMEM_MAX_LAYERS] = { 0 };
     ftmem_status status = FTMEM_OK;
     if (!config_is(c, CONFIG_EXPERTS)) return FTMEM_OK;
     if (config_is(c, CONFIG_DENSE_FIRST)) status = config_dense_first(c, model, dense);
+    if (config_is(c, CONFIG_EXPERTS_BETWEEN)) status = config_experts_between(c, model, dense);
     if (config_is(c, CONFIG_SPARSE_STEP)) status = config_sparse_step(c, model, dense);
     for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++)
         if (!dense[i]) model->layer_kind[i] |= FTMEM__MLP_EXPERTS << 4;
@@ -997,8 +1066,9 @@ static ftmem_status config_quantization(const config_source *c, ftmem_model *mod
     char message[256];
     ftmem__text text = ftmem__text_in(message, sizeof message);
     config_source root = *c;
-    root.prefix = "";
-    if (!config_object(c, "quantization_config")) return FTMEM_OK;
+    bool own = config_object(c, "text_config.quantization_config") != NULL;
+    root.prefix = own ? "text_config." : "";
+    if (!own && !config_object(c, "quantization_config")) return FTMEM_OK;
     const ftmem_entry *method = config_given(&root, "quantization_config.quant_method");
     const char *name = method && method->type == FTMEM_ENTRY_TEXT && method->text ? method->text : "";
     if (strncmp(name, "bitsandbytes", 12) == 0) return FTMEM_OK;
@@ -1200,6 +1270,16 @@ static ftmem_status config_taps(const config_source *c, ftmem_model *model)
     return FTMEM_OK;
 }
 
+/* modeling_kimi_k25.py Kimi_K25VisionPositionEmbeddings: a row for each place of a grid. */
+static ftmem_status config_grid_positions(const config_source *c, ftmem_model *model)
+{
+    int64_t wide = 0;
+    ftmem_entry e = config_lookup(c, "pos_emb_width");
+    ftmem_status status = config_whole(c, &e, 1 << 16, false, &wide);
+    model->tower_positions *= wide;
+    return status;
+}
+
 /* modeling_siglip.py SiglipMultiheadAttentionPoolingHead, which the class has by default. */
 static ftmem_status config_refuse_head(const config_source *c)
 {
@@ -1220,7 +1300,7 @@ static ftmem_status config_tower(const config_source *c, ftmem_model *model)
     tower.old = NULL;
     tower.cls = config_class_of(c->vision->tower_class);
     type = config_given(&tower, "model_type");
-    if (type && type->type == FTMEM_ENTRY_TEXT && strcmp(type->text, c->vision->type) != 0 && strcmp(type->text, c->vision->tower_class) != 0)
+    if (type && type->type == FTMEM_ENTRY_TEXT && *type->text && strcmp(type->text, c->vision->type) != 0 && strcmp(type->text, c->vision->tower_class) != 0)
         return config_fail(c, FTMEM_E_UNSUPPORTED, type, "this tower is not modelled in this model");
     model->tower = c->vision->tower;
     status = config_refuse_head(&tower);
@@ -1232,6 +1312,7 @@ static ftmem_status config_tower(const config_source *c, ftmem_model *model)
     if (status == FTMEM_OK) status = config_features(c, model);
     if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_QWEN2_5_VL) status = config_tower_windows(&tower, model);
     if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_QWEN3_VL) status = config_taps(&tower, model);
+    if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_KIMI_K25) status = config_grid_positions(&tower, model);
     return status == FTMEM_OK ? config_outer_keys(c, model) : status;
 }
 

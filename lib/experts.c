@@ -89,7 +89,9 @@ static ftmem__var experts_logits(ftmem__low *low, ftmem__var x)
     w = experts_router_weight(low, w);
     if (biased) bias = ftmem__low_parameter_of(low, FTMEM_ROLE_ROUTER, e, e, dtype);
     wide = ftmem__cast(tape, x, shape->family->router_fp32 ? FTMEM_FP32 : x.dtype);
-    y = ftmem__low_plain_linear(low, wide, w, biased ? &bias : NULL, e);
+    if (shape->family->router == FTMEM__ROUTER_SOFTMAX_BIASED) /* autocast is off */
+        y = ftmem__matmul(tape, FTMEM__OP_LINEAR, wide, w, NULL, x.n / x.cols * e, e, 2.0 * (double)x.n * (double)e);
+    else y = ftmem__low_plain_linear(low, wide, w, biased ? &bias : NULL, e);
     ftmem__drop(tape, wide);
     ftmem__drop(tape, w);
     return y;
@@ -118,11 +120,40 @@ static void experts_route_softmax(ftmem__low *low, experts_choice *c)
     ftmem__drop(tape, probabilities);
 }
 
-/* modeling_gpt_oss.py GptOssTopKRouter: softmax over the chosen logits, in their dtype. */
-static void experts_route_chosen(ftmem__low *low, experts_choice *c)
+/* modeling_gpt_oss.py GptOssTopKRouter: softmax over the chosen logits, in their dtype; modeling_granitemoe.py
+   GraniteMoeTopKRouter: in fp32. */
+static void experts_route_chosen(ftmem__low *low, experts_choice *c, int32_t dtype)
 {
+    ftmem__tape *tape = low->tape;
+    bool wide = low->shape->family->router == FTMEM__ROUTER_CHOSEN_WIDE;
+    if (!wide) dtype = c->logits.dtype;
+    if (wide) experts_replace(tape, &c->logits, ftmem__cast(tape, c->logits, FTMEM_FP32));
     c->weights = experts_pick(low, c->logits, &c->index);
-    experts_replace(low->tape, &c->weights, ftmem__unary(low->tape, FTMEM__OP_SOFTMAX, c->weights));
+    experts_replace(tape, &c->weights, ftmem__unary(tape, FTMEM__OP_SOFTMAX, c->weights));
+    experts_replace(tape, &c->weights, ftmem__cast(tape, c->weights, dtype));
+}
+
+/* modeling_ernie4_5_moe.py Ernie4_5_MoeTopKRouter: the bias is a parameter that is never trained. */
+static void experts_route_biased(ftmem__low *low, experts_choice *c, int32_t dtype)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t rows = low->tokens, k = low->shape->model->experts_per_token;
+    ftmem__var probabilities = ftmem__unary(tape, FTMEM__OP_SOFTMAX, c->logits), bias, biased, best, sum;
+    bool trained = low->trained;
+    low->trained = false;
+    bias = ftmem__low_parameter_of(low, FTMEM_ROLE_ROUTER, low->shape->model->experts, low->shape->model->experts, FTMEM_FP32);
+    low->trained = trained;
+    biased = ftmem__binary(tape, FTMEM__OP_ADD, probabilities, bias);
+    best = experts_table(low, rows * k, FTMEM_FP32);
+    c->weights = experts_pick(low, probabilities, &c->index);
+    ftmem__drop(tape, biased);
+    sum = ftmem__apply(tape, FTMEM__OP_SUM, &c->weights, 1, rows, 1, FTMEM_FP32);
+    experts_replace(tape, &sum, ftmem__low_clamp(low, sum, 1));
+    experts_replace(tape, &c->weights, ftmem__binary(tape, FTMEM__OP_DIV, c->weights, sum));
+    experts_replace(tape, &c->weights, ftmem__cast(tape, c->weights, dtype));
+    ftmem__drop(tape, sum);
+    ftmem__drop(tape, best);
+    ftmem__drop(tape, probabilities);
 }
 
 /* What the choice of groups leaves in names until the router returns: the two best of each group, the groups' sums, the
@@ -162,7 +193,8 @@ static experts_choice experts_route(ftmem__low *low, ftmem__var x)
     experts_choice c;
     c.logits = experts_logits(low, x);
     if (low->shape->family->router >= FTMEM__ROUTER_SIGMOID) experts_route_sigmoid(low, &c);
-    else if (low->shape->family->router == FTMEM__ROUTER_CHOSEN) experts_route_chosen(low, &c);
+    else if (low->shape->family->router == FTMEM__ROUTER_SOFTMAX_BIASED) experts_route_biased(low, &c, x.dtype);
+    else if (low->shape->family->router <= FTMEM__ROUTER_CHOSEN_WIDE) experts_route_chosen(low, &c, x.dtype);
     else experts_route_softmax(low, &c);
     return c;
 }
@@ -423,6 +455,8 @@ static ftmem__var experts_shared(ftmem__low *low, ftmem__var x, ftmem__var y, ft
     ftmem__var sum;
     if (low->shape->model->shared_ffn == 0) return y;
     if (low->shape->family->shared_gated) shared = experts_weighed(low, x, shared);
+    else if (low->shape->family->mlp == FTMEM__GATED_FUSED) shared = ftmem__low_gated_fused(low, x, low->shape->model->shared_ffn);
+    else if (low->shape->family->shared_first) low->tape->part = FTMEM__PART_MLP;
     else if (experts_have_gates(low)) shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
     else shared = ftmem__low_plain(low, x, low->shape->model->shared_ffn);
     sum = ftmem__binary(low->tape, FTMEM__OP_ADD, y, shared);
@@ -512,7 +546,7 @@ ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x)
     bool loop = low->shape->job->transformers_version < EXPERTS_JOINED;
     experts_choice choice;
     ftmem__var shared = { 0 }, y;
-    if (family->shared_gated) shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
+    if (low->shape->model->shared_ffn > 0 && (family->shared_first || family->shared_gated)) shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
     choice = experts_route(low, x);
     low->routed = true;
     y = family->experts_apart ? experts_apart(low, x, &choice) : loop ? experts_loop(low, x, &choice) : experts_in_latent(low, x, &choice);

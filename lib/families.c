@@ -47,6 +47,7 @@ STEPS(families_two_norms, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, 
       FTMEM__DROPOUT, FTMEM__KEEP, FTMEM__ADD_BRANCH, FTMEM__ADD);
 
 /* modeling_nemotron_h.py NemotronHBlock */
+STEPS(families_mamba2, FTMEM__RESIDUAL, FTMEM__NARROW, FTMEM__NORM, FTMEM__WIDE_RESIDUAL, FTMEM__MIXER, FTMEM__ADD); /* modeling_mamba2.py Mamba2Block */
 STEPS(families_one_part, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MIXER, FTMEM__ADD);
 
 /* modeling_bert.py BertLayer: norms after each half, each in a module that its input outlives */
@@ -77,6 +78,8 @@ STEPS(families_head_first, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN);
     .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
 #define QWEN3_PARTS .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, \
     .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
+#define OLMO2_PARTS .norm_each = true, .views_last = true, .block = families_post_norm, .norm = FTMEM__RMS_FP32_WEIGHT, .qk_norm_kind = FTMEM__QK_WHOLE, .tables = FTMEM__TABLES_FP32, \
+    .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
 /* peft/utils/transformers_weight_conversion.py: in these families gate_proj, up_proj and down_proj (w1, w3 and w2) mean the
    experts' parameters, in dense blocks and shared experts nothing. */
 #define MOE_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
@@ -85,11 +88,15 @@ STEPS(families_head_first, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN);
     "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL}
 #define QWEN2_MOE_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
     "mlp.gate", "experts.gate_up_proj", "experts.down_proj", "shared_expert_gate"}
+#define GRANITE_MOE_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
+    "block_sparse_moe.router", "experts.gate_up_proj", "experts.down_proj", NULL}
 #define GPT_OSS_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
     "mlp.router", "experts.gate_up_proj", "experts.down_proj", NULL}
 #define LATENT_DENSE_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
     NULL, NULL, NULL, NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}
 #define LATENT_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
+    "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}
+#define LATENT_PLAIN_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
     "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}
 #define SPARSE_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
     "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "wq_b", "wk", "weights_proj"}
@@ -141,10 +148,27 @@ STEPS(families_whisper_decoder, WHISPER_ATTENTION, FTMEM__RESIDUAL, FTMEM__NORM,
 #define WHISPER .model_type = "whisper", BART_PARTS, .scaled_query = true, .dense_heads = true, .k_unbiased = true
 static const ftmem__family families_whisper_source = {.block = families_whisper_encoder, .fed_features = true, .positional_masks = true, WHISPER};
 
+#define DEEPSEEK_V3_PARTS .model_type = "deepseek_v3", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, \
+    .router_fp32 = true, .default_targets = R(Q_UP) | R(KV_UP)
+/* peft/utils/transformers_weight_conversion.py goes by the model type, which here is the whole model's */
+static const ftmem__family families_deepseek_v3_seen = {DEEPSEEK_V3_PARTS, .modules = LATENT_PLAIN_MODULES};
+
 static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_WHISPER] = {.block = families_whisper_decoder, .encoder = &families_whisper_source, .positions_by_row = true, WHISPER},
     [FTMEM_BART] = {.block = families_bart_decoder, .encoder = &families_bart_source, .logits_buffer = true, BART},
     [FTMEM_T5] = {.block = families_t5_decoder, .encoder = &families_t5_plain_encoder, .gated_form = &families_t5_gated, .keeps_cache = true, T5_PLAIN},
+    [FTMEM_GRANITEMOEHYBRID] = {.model_type = "granitemoehybrid", LLAMA_PARTS, .since = 500, .qkv_bias = OFF, .mlp = FTMEM__GATED_FUSED, .router = FTMEM__ROUTER_CHOSEN_WIDE,
+        .embed_scale = true, .scale_outside = true, .logit_scale = true, .ids_held = true, .tables_asked = true,
+        .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, NULL, "input_linear", "output_linear", "embed_tokens", "lm_head", [FTMEM_ROLE_ROUTER] = "router",
+                    [FTMEM_ROLE_EXPERTS_UP] = "experts.gate_up_proj", [FTMEM_ROLE_EXPERTS_DOWN] = "experts.down_proj", [FTMEM_ROLE_MIXER_IN] = "in_proj",
+                    [FTMEM_ROLE_MIXER_OUT] = "out_proj"}},
+    [FTMEM_BAMBA] = {.model_type = "bamba", LLAMA_PARTS, .since = 500, .qkv_bias = OFF, .mlp = FTMEM__GATED, .turn = FTMEM__TURN_JOINED, .returns_weights = true,
+        .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", [FTMEM_ROLE_MIXER_IN] = "in_proj",
+                    [FTMEM_ROLE_MIXER_OUT] = "out_proj"}},
+    [FTMEM_MAMBA2] = {.model_type = "mamba2", .since = 500, .block = families_mamba2, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
+        .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .positions = FTMEM__POSITIONLESS, .logits_fp32 = true,
+        .head_narrowed = true, .out_proj_refused = true,
+        .modules = {NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, "embeddings", "lm_head", [FTMEM_ROLE_MIXER_IN] = "in_proj", [FTMEM_ROLE_MIXER_OUT] = "out_proj"}},
     [FTMEM_NEMOTRON_H] = {.model_type = "nemotron_h", .block = families_one_part, .norm = FTMEM__RMS_WIDENED, .positions = FTMEM__UNROTATED, .mlp = FTMEM__PLAIN, .activation = FTMEM_RELU2,
         .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .router_fp32 = true, .logits_fp32 = true, .out_proj_refused = true, .since = 500, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
         .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF,
@@ -208,9 +232,7 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_GPT_BIGCODE] = {.model_type = "gpt_bigcode", .returns_cache = true, .loss_own_dtype_v4 = true, .mask_buffer = true, GPT_LIKE, .positions = FTMEM__LEARNED, .activation = FTMEM_GELU_TANH, .qkv = FTMEM__QKV_HEADS,
         .modules = {NULL, NULL, NULL, "c_attn", "attn.c_proj", NULL, "c_fc", NULL, "mlp.c_proj", "wte", "lm_head", NULL, "wpe"}, .default_targets = R(QKV)},
     [FTMEM_OLMO] = {.model_type = "olmo", LLAMA_LIKE, .views_last = true, .norm = FTMEM__LAYER_NO_PARAMETERS, .tables = FTMEM__TABLES_FP32},
-    [FTMEM_OLMO2] = {.model_type = "olmo2", .norm_each = true, .views_last = true, .block = families_post_norm, .norm = FTMEM__RMS_FP32_WEIGHT, .qk_norm_kind = FTMEM__QK_WHOLE, .tables = FTMEM__TABLES_FP32, .activation = FTMEM_SILU,
-        .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF,
-        .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_OLMO2] = {.model_type = "olmo2", OLMO2_PARTS, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_OLMO3] = {.model_type = "olmo3", .norm_each = true, .views_last = true, .block = families_post_norm, .tables_by_kind = true, .norm = FTMEM__RMS_FP32_WEIGHT, .qk_norm_kind = FTMEM__QK_WHOLE, .tables = FTMEM__TABLES_FP32, .activation = FTMEM_SILU,
         .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF,
         .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
@@ -246,8 +268,7 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .default_targets = R(Q) | R(V)},
     [FTMEM_DEEPSEEK_V2] = {.model_type = "deepseek_v2", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_COMPLEX, .router = FTMEM__ROUTER_SOFTMAX_SCALED, .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true,
         .modules = LATENT_MODULES, .default_targets = R(Q) | R(KV_UP)},
-    [FTMEM_DEEPSEEK_V3] = {.model_type = "deepseek_v3", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON,
-        .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .modules = LATENT_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
+    [FTMEM_DEEPSEEK_V3] = {DEEPSEEK_V3_PARTS, .tower_form = &families_deepseek_v3_seen, .experts_as = FTMEM__EXPERTS_AS_PROJ, .modules = LATENT_MODULES},
     [FTMEM_MINICPM3] = {.model_type = "minicpm3", LLAMA_PARTS, .qkv_bias = OFF, .embed_scale = true, .scale_before_head = true, .modules = LATENT_DENSE_MODULES,
         .default_targets = R(Q_UP) | R(KV_UP)},
     [FTMEM_DEEPSEEK_V32] = {.model_type = "deepseek_v32", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON,
@@ -264,11 +285,11 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .experts_as = FTMEM__EXPERTS_AS_W, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_OLMOE] = {.model_type = "olmoe", QWEN3_PARTS, .qk_norm_kind = FTMEM__QK_WHOLE, .norm_each = true, .views_last = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF,
         .experts_as = FTMEM__EXPERTS_AS_PROJ, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
-    [FTMEM_QWEN2_MOE] = {.model_type = "qwen2_moe", LLAMA_PARTS, .qkv_bias = ON, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF, .joined_only = true, .window_mask_made = true, .shared_gated = true, .modules = QWEN2_MOE_MODULES,
+    [FTMEM_QWEN2_MOE] = {.model_type = "qwen2_moe", LLAMA_PARTS, .qkv_bias = ON, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF, .since = 500, .window_mask_made = true, .shared_gated = true, .modules = QWEN2_MOE_MODULES,
         .default_targets = R(Q) | R(V)},
     [FTMEM_GPT_OSS] = {.model_type = "gpt_oss", .block = families_sequential, .norm = FTMEM__RMS_FP32_WEIGHT, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = ON, .o_bias = ON, .mlp_bias = OFF,
         .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .expert_bias = ON, .turn = FTMEM__TURN_HALVES, .eager = FTMEM__EAGER_SINKS_NAMED, .always_mask = true,
-        .joined_only = true, .no_flash = true, .router = FTMEM__ROUTER_CHOSEN, .experts_gate = FTMEM__GATE_CLAMPED, .modules = GPT_OSS_MODULES, .default_targets = R(Q) | R(V)},
+        .since = 500, .no_flash = true, .router = FTMEM__ROUTER_CHOSEN, .experts_gate = FTMEM__GATE_CLAMPED, .modules = GPT_OSS_MODULES, .default_targets = R(Q) | R(V)},
     /* modeling_qwen3_next.py Qwen3NextDecoderLayer: linear attention and attention in one place; peft/utils/constants.py has no targets for them */
     [FTMEM_QWEN3_NEXT] = {.model_type = "qwen3_next", QWEN3_HYBRID, .linear_joined = true, .shared_gated = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = ON, .experts_as = FTMEM__EXPERTS_AS_PROJ,
         .modules = QWEN3_NEXT_MODULES},
@@ -276,6 +297,17 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_QWEN3_5_MOE] = {.model_type = "qwen3_5_moe_text", QWEN3_HYBRID, .shared_gated = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = ON,
         .modules = QWEN3_5_MODULES(, [FTMEM_ROLE_ROUTER] = "mlp.gate", [FTMEM_ROLE_EXPERTS_UP] = "experts.gate_up_proj",
                                    [FTMEM_ROLE_EXPERTS_DOWN] = "experts.down_proj", [FTMEM_ROLE_SHARED_GATE] = "shared_expert_gate")},
+    [FTMEM_DOTS1] = {.model_type = "dots1", QWEN3_PARTS, .norm_each = true, .since = 500, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = OFF, .experts_as = FTMEM__EXPERTS_AS_PROJ,
+        .router_fp32 = true, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_FLEX_OLMO] = {.model_type = "flex_olmo", OLMO2_PARTS, .since = 500, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF, .experts_as = FTMEM__EXPERTS_AS_PROJ,
+        .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_GRANITEMOE] = {.model_type = "granitemoe", LLAMA_PARTS, .qkv_bias = OFF, .embed_scale = true, .scale_outside = true, .logit_scale = true, .since = 500,
+        .router = FTMEM__ROUTER_CHOSEN_WIDE, .modules = GRANITE_MOE_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_GLM4_MOE_LITE] = {.model_type = "glm4_moe_lite", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .since = 500, .router = FTMEM__ROUTER_SIGMOID_GROUPED,
+        .router_norm = ON, .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .modules = LATENT_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
+    [FTMEM_ERNIE4_5_MOE] = {.model_type = "ernie4_5_moe", .block = families_sequential, .activation = FTMEM_SILU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF,
+        .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .tables = FTMEM__TABLES_TURNED_FP32, .since = 500, .shared_first = true, .router = FTMEM__ROUTER_SOFTMAX_BIASED,
+        .router_norm = ON, .router_fp32 = true, .experts_as = FTMEM__EXPERTS_AS_PROJ, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_BERT] = {.model_type = "bert", BERT_LIKE, .block = families_bert, .id_buffers = 2,
         .head = {[FTMEM_TASK_CLASSIFY] = families_head_pooled, [FTMEM_TASK_MASKED_LM] = families_head_transform, [FTMEM_TASK_TOKEN_CLASSIFY] = families_head_dropout},
         .modules = {"query", "key", "value", NULL, "attention.output.dense", NULL, "intermediate.dense", NULL, "output.dense", "word_embeddings", "classifier", NULL,
@@ -338,6 +370,7 @@ static bool families_modelled(const ftmem_model *model)
 const ftmem__family *ftmem__family_of(const ftmem_model *model)
 {
     const ftmem__family *row = &families_rows[families_modelled(model) ? model->family : FTMEM_LLAMA];
+    if (row->tower_form && model->tower) return row->tower_form;
     return row->gated_form && model->gated == FTMEM_ON ? row->gated_form : row;
 }
 

@@ -51,6 +51,8 @@ enum {
     FTMEM__DROPOUT_ADD_BRANCH,    /* cur = residual + dropout(branch); cur and branch have names until then */
     FTMEM__CLAMP,                 /* cur = clamp(cur), in fp16 */
     FTMEM__ADD_NAMED,             /* cur = residual + cur; residual keeps its name until it is bound anew */
+    FTMEM__NARROW,                /* cur = cur.to(weight.dtype) (modeling_mamba2.py Mamba2Block) */
+    FTMEM__WIDE_RESIDUAL,         /* residual = residual.float() */
     FTMEM__MIXER                  /* cur = attention, a state-space mixer or an MLP of cur: a block has one of them (modeling_nemotron_h.py) */
 };
 
@@ -63,9 +65,9 @@ enum {
     FTMEM__LAYER_FP32,
     FTMEM__RMS_T5,
     FTMEM__RMS_WIDENED
-};                                                                                                              /* norm kinds */
-enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI, FTMEM__RELATIVE, FTMEM__UNROTATED }; /* positions */
-enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN, FTMEM__GATED_T5, FTMEM__PLAIN_NAMED };                   /* MLP kinds */
+};                                                                                                                                   /* norm kinds */
+enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI, FTMEM__RELATIVE, FTMEM__UNROTATED, FTMEM__POSITIONLESS }; /* positions */
+enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN, FTMEM__GATED_T5, FTMEM__PLAIN_NAMED };                                        /* MLP kinds */
 /* FUSED: split in one; SLICED: three slices of one projection; HEADS: each head's three parts, split in one; SELECTED: each
    head's three parts, selected one by one; INDEXED: modeling_falcon.py FalconAttention._split_heads. */
 enum { FTMEM__QKV_SEPARATE, FTMEM__QKV_FUSED, FTMEM__QKV_SLICED, FTMEM__QKV_HEADS, FTMEM__QKV_SELECTED, FTMEM__QKV_INDEXED, FTMEM__QKV_UNBOUND };
@@ -96,8 +98,9 @@ enum {
     FTMEM__TABLES_CAST,
     FTMEM__TABLES_FP32,
     FTMEM__TABLES_CAST_QK_FP32,
-    FTMEM__TABLES_QK_FP32_TWICE
-}; /* cos and sin in the stream's dtype or fp32; q and k widened before, or for each use */
+    FTMEM__TABLES_QK_FP32_TWICE,
+    FTMEM__TABLES_TURNED_FP32
+}; /* cos and sin in the stream's dtype or fp32; q and k widened before, or for each use, or after pairs were turned, by tables of each call */
 enum {
     FTMEM__EMBED_TOKENS,
     FTMEM__EMBED_SEGMENTS,
@@ -110,10 +113,13 @@ enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS }; /* where q/
 
 /* Routers: scores by softmax in fp32, then the best; CAST to the logits' dtype; SCALED by a constant. SIGMOID: the best by
    score and a bias, their scores gathered; GROUPED: from the best groups, and scaled. CHOSEN: the best logits, which have a
-   bias, and then softmax of those alone. */
+   bias, and then softmax of those alone; WIDE: without one, in fp32. BIASED: softmax in fp32 whatever autocast says, the best by
+   score and a frozen bias, their scores gathered and divided. */
 enum {
     FTMEM__ROUTER_NONE,
     FTMEM__ROUTER_CHOSEN,
+    FTMEM__ROUTER_CHOSEN_WIDE,
+    FTMEM__ROUTER_SOFTMAX_BIASED,
     FTMEM__ROUTER_SOFTMAX,
     FTMEM__ROUTER_SOFTMAX_CAST,
     FTMEM__ROUTER_SOFTMAX_SCALED,
@@ -160,6 +166,7 @@ static inline uint8_t ftmem__layer_mlp(uint8_t kind)
 typedef struct ftmem__family {
     const char *model_type;
     const struct ftmem__family *encoder;                    /* the stack before this one; NULL: none */
+    const struct ftmem__family *tower_form;                 /* the same inside a vision-language model, where PEFT sees other modules */
     const struct ftmem__family *gated_form;                 /* the same with a gated MLP, where models come in both forms */
     const uint8_t *block, *parallel_block, *two_norm_block; /* FTMEM__END-terminated */
     const uint8_t *head[FTMEM_TASK_END];                    /* by task: steps before the last linear; NULL: a decoder's, or none */
@@ -223,9 +230,12 @@ typedef struct ftmem__family {
     bool loss_own_dtype;          /* CrossEntropyLoss of the logits as they are, in the model's own forward (modeling_t5.py, modeling_bert.py) */
     bool down_never_quantized;    /* _keep_in_fp32_modules has the down projection (modeling_t5.py) */
     int32_t since;                /* the version of transformers that has this code; 0: any that is modelled */
+    bool ids_held;                /* position_ids is a name of the model's forward, no argument of its blocks (modeling_granitemoehybrid.py) */
+    bool tables_asked;            /* cos and sin are made where some block rotates (position_embedding_type) */
+    bool head_narrowed;           /* lm_head(x.to(weight.dtype)) (modeling_mamba2.py) */
     bool out_proj_refused;        /* peft/tuners/tuners_utils.py _check_lora_target_modules_mamba */
     bool window_mask_made;        /* a mask of windows is made even where no block has one (modeling_qwen2_moe.py: sliding_window becomes 0) */
-    bool joined_only;             /* only the classes of transformers 5 are modelled, where all experts are one tensor */
+    bool shared_first;            /* the shared expert comes before the router (modeling_ernie4_5_moe.py) */
     bool shared_gated;            /* the shared expert comes first, and is weighed by a sigmoid (modeling_qwen2_moe.py) */
     bool logits_fp32;             /* lm_head(...).float() in the model's forward (modeling_nemotron_h.py) */
     bool scaled_by_position;      /* rotated queries are multiplied by a number for each position (modeling_ministral3.py get_llama_4_attn_scale) */

@@ -1,6 +1,7 @@
 /* From the caller's job to one that needs no more questions: import, ranges, defaults, contradictions. */
 #include "job.h"
 #include "method.h"
+#include "objective.h"
 #include "optimizer.h"
 
 /* -------------------------------------------------------------------------------------------------- sentences */
@@ -222,12 +223,17 @@ static int64_t job_split_tokens(const ftmem_job *job)
     return job->micro_batch * ((job->sequence + 7) / 8);
 }
 
+static bool job_trains_fp16(const ftmem__case *c)
+{
+    return c->adapter.kind == FTMEM_ADAPTER_NONE && c->job.dtype == FTMEM_FP16;
+}
+
 static void job_fill_optimizer(ftmem__case *c)
 {
     const ftmem__optimizer *o = ftmem__optimizer_of(&c->job);
     if (o->full_only) JOB_DEFAULT(job, optimizer_rank, 128)
     JOB_DEFAULT(job, optimizer_in_backward, o->in_backward ? FTMEM_ON : FTMEM_OFF)
-    JOB_DEFAULT(job, grad_scaler, c->job.autocast == FTMEM_FP16 ? FTMEM_ON : FTMEM_OFF)
+    JOB_DEFAULT(job, grad_scaler, c->job.autocast == FTMEM_FP16 && !job_trains_fp16(c) ? FTMEM_ON : FTMEM_OFF)
 }
 
 static void job_fill_training(ftmem__case *c)
@@ -350,8 +356,10 @@ static void job_fill_stack(ftmem__case *c)
 static void job_fill(ftmem__case *c)
 {
     c->note_count = 0;
+    c->forward_only = false;
     if (c->model.inferred) ftmem__case_note(c, FTMEM_NOTE_INFERRED, "model", 0);
     job_fill_stack(c);
+    ftmem__objective_fill(c);
     job_fill_batch(c);
     job_fill_training(c);
     job_fill_adapter(c);
@@ -408,6 +416,32 @@ static ftmem_status job_check_dora(const ftmem__case *c, ftmem_error *error)
     return FTMEM_OK;
 }
 
+static const char *job_uncompiled(const ftmem__case *c)
+{
+    const ftmem_job *job = &c->job;
+    const ftmem__family *family = ftmem__family_of(&c->model);
+    bool rms = family->norm == FTMEM__RMS || family->norm == FTMEM__RMS_FP32_WEIGHT;
+    if (!job->compile) return NULL;
+    if (job->objective > FTMEM_OBJECTIVE_SFT) return "job.compile is modelled for supervised fine-tuning only";
+    if (job->compile & FTMEM_COMPILE_LOSS && job->stack != FTMEM_STACK_TORCHTUNE) return "job.compile has the loss, which is modelled for torchtune only";
+    if (!(job->compile & FTMEM_COMPILE_BLOCKS)) return NULL;
+    if (!rms || family->mlp != FTMEM__GATED || c->model.experts || family->encoder || c->model.tower)
+        return "job.compile has blocks, which is modelled for RMSNorm and a gated MLP of two linears";
+    if (family->positions > FTMEM__ROPE_INTERLEAVED || c->model.rotary_dim != c->model.head_dim || family->turn)
+        return "job.compile has blocks, which is modelled for heads that rotate as in Llama";
+    if (job->attention == FTMEM_EAGER || job->autocast || c->model.attention_dropout > 0)
+        return "job.compile has blocks, which is modelled for sdpa and flash attention, without autocast and dropout";
+    if (c->adapter.kind != FTMEM_ADAPTER_NONE && (c->adapter.dtype == FTMEM_FP32 || c->adapter.dropout > 0 || c->adapter.kind > FTMEM_ADAPTER_QLORA))
+        return "job.compile has blocks, which is modelled for full fine-tuning and LoRA in the model's dtype without dropout";
+    return NULL;
+}
+
+static ftmem_status job_check_compile(const ftmem__case *c, ftmem_error *error)
+{
+    const char *why = job_uncompiled(c);
+    return why ? ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.compile", "given", why) : FTMEM_OK;
+}
+
 static ftmem_status job_fail_quant(const ftmem__case *c, ftmem_status status, const char *message, ftmem_error *error)
 {
     return ftmem__fail(error, status, "adapter.quant", ftmem_enum_name("quant", c->adapter.quant), message);
@@ -450,7 +484,7 @@ static ftmem_status job_check_virtual_tokens(const ftmem__case *c, ftmem_error *
 static ftmem_status job_check_trainable_tokens(const ftmem__case *c, ftmem_error *error)
 {
     int32_t given = c->adapter.trainable_tokens, loss = c->job.loss;
-    bool logits = loss != FTMEM_LOSS_FUSED && loss != FTMEM_LOSS_CHUNKED && loss != FTMEM_LOSS_SPLIT;
+    bool logits = loss < FTMEM_LOSS_CHUNKED || loss > FTMEM_LOSS_TILES;
     if (!given) return FTMEM_OK;
     if (c->adapter.kind > FTMEM_ADAPTER_LORA8) return job_conflict_int("adapter.trainable_tokens", given, ", but adapter.kind is not LoRA", error);
     if (!logits || c->adapter.modules_to_save)
@@ -633,13 +667,6 @@ static ftmem_status job_check_version(const ftmem__case *c, ftmem_error *error)
                            "job.transformers_version is older than the code of this family that is modelled: the model's repository would bring its own");
 }
 
-static ftmem_status job_check_experts(const ftmem__case *c, ftmem_error *error)
-{
-    if (c->job.transformers_version >= 500 || !ftmem__family_of(&c->model)->joined_only) return FTMEM_OK;
-    return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.transformers_version", c->job.transformers_version,
-                           "Experts of this family are modelled as transformers 5 has them: give job.transformers_version 500 or more.");
-}
-
 static ftmem_status job_check_precision(const ftmem__case *c, ftmem_error *error)
 {
     const ftmem_job *job = &c->job;
@@ -668,6 +695,10 @@ static ftmem_status job_check_optimizer(const ftmem__case *c, ftmem_error *error
 {
     const ftmem_job *job = &c->job;
     const ftmem__optimizer *o = ftmem__optimizer_of(job);
+    if (job->grad_scaler == FTMEM_ON && job_trains_fp16(c))
+        return ftmem__fail(
+            error, FTMEM_E_CONFLICT, "job.grad_scaler", "on",
+            "job.grad_scaler is on, but job.dtype is fp16: torch refuses to unscale fp16 gradients (keep the weights in fp32, with job.autocast)");
     if (o->full_only && c->adapter.kind != FTMEM_ADAPTER_NONE)
         return job_fail_optimizer(c, FTMEM_E_UNSUPPORTED, ", which is not modelled over adapters", error);
     if (job->optimizer_rank != 0 && !o->full_only)
@@ -686,13 +717,13 @@ static ftmem_status job_check_optimizer(const ftmem__case *c, ftmem_error *error
 static ftmem_status job_check_loss(const ftmem__case *c, ftmem_error *error)
 {
     const ftmem_job *job = &c->job;
-    bool chunked = job->loss == FTMEM_LOSS_CHUNKED || job->loss == FTMEM_LOSS_SPLIT;
+    bool chunked = job->loss == FTMEM_LOSS_CHUNKED || job->loss == FTMEM_LOSS_SPLIT, whole = ftmem__whole_logits(job);
     if (job->loss_chunk_tokens != 0 && !chunked)
         return job_conflict_int("job.loss_chunk_tokens", job->loss_chunk_tokens, ", but job.loss is neither chunked nor split", error);
-    if (!ftmem__task_of_vocab(job->task) && (chunked || job->loss == FTMEM_LOSS_FUSED))
+    if (!ftmem__task_of_vocab(job->task) && !whole)
         return ftmem__fail(error, FTMEM_E_CONFLICT, "job.loss", ftmem_enum_name("loss", job->loss),
                            "job.loss splits the logits of a vocabulary, but job.task is a classification, which has none");
-    if (job->task == FTMEM_TASK_MASKED_LM && (chunked || job->loss == FTMEM_LOSS_FUSED))
+    if (job->task == FTMEM_TASK_MASKED_LM && !whole)
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.loss", ftmem_enum_name("loss", job->loss),
                            "job.loss is modelled for causal language models only: a masked one computes its logits as a whole");
     if (job->classes != 0 && ftmem__task_of_vocab(job->task))
@@ -774,7 +805,7 @@ static ftmem_status job_check_image_size(const ftmem__case *c, const char *field
 {
     int64_t side = c->model.patch_size * (c->model.tower_merge > 0 ? c->model.tower_merge : 1);
     if (ftmem__family_tower(&c->model)->any_size) {
-        if (pixels == 0) return ftmem__fail(error, FTMEM_E_MISSING, field, "0", "job.image_height and job.image_width are required: this tower takes any size");
+        if (pixels == 0) return ftmem__fail(error, FTMEM_E_MISSING, field, "0", "The size of images is missing, but this tower takes any: give job.image_height and job.image_width");
         if (pixels % side == 0) return FTMEM_OK;
         return job_conflict_two(field, pixels, "the side of merged patches", side, ", a multiple of which the processor makes of it", error);
     }
@@ -797,8 +828,9 @@ static ftmem_status job_check_images(const ftmem__case *c, ftmem_error *error)
         return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.images", job->images, "job.images is given, but images are not modelled for this vision tower");
     if (c->model.tower_heads == 0 || c->model.tower_hidden / c->model.tower_heads == 0)
         return ftmem__fail_int(error, FTMEM_E_MISSING, "model.tower_heads", c->model.tower_heads, "model.tower_heads is required where job.images is given");
-    if (job->stack != FTMEM_STACK_TRANSFORMERS || job->kernels)
-        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.images", "given", "job.images is modelled for transformers without fused kernels only");
+    if (job->stack != FTMEM_STACK_TRANSFORMERS || job->kernels || job->compile || job->task != FTMEM_TASK_CAUSAL_LM || job->objective > FTMEM_OBJECTIVE_SFT)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.images", "given",
+                           "job.images is modelled for supervised training with transformers, without fused kernels and compilation, only");
     if (ftmem__family_tower(&c->model)->packed && (job->attention == FTMEM_FLASH2 || (job->eval == FTMEM_ON && job->eval_batch != job->micro_batch)))
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, job->attention == FTMEM_FLASH2 ? "job.attention" : "job.eval_batch", "",
                            "For a vision tower that packs all images in one row flash2, and another batch in evaluation, are not modelled");
@@ -825,8 +857,8 @@ static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
         job_check_dora,           job_check_method_place, job_check_quantisation,   job_check_targets,
         job_check_adapter_layers, job_check_freeze,       job_check_freeze_layers,  job_check_precision,
         job_check_loss,           job_check_idle,         job_check_sequence,       job_check_gpu,
-        job_check_stacks,         job_check_task,         job_check_attention,      job_check_experts,
-        job_check_optimizer,      job_check_images,       job_check_version,
+        job_check_stacks,         job_check_task,         job_check_attention,      job_check_optimizer,
+        job_check_images,         job_check_version,      job_check_compile,        ftmem__objective_check,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);

@@ -23,6 +23,7 @@ enum {
     FTMEM__PART_BATCH,
     FTMEM__PART_TOWER,
     FTMEM__PART_SSM,
+    FTMEM__PART_REFERENCE, /* a model beside the trained one */
     FTMEM__PART_END
 };
 const char *ftmem__part_name(int32_t part);
@@ -40,9 +41,10 @@ typedef struct ftmem__param {
     bool trained;
     int64_t copies; /* equal tensors which this one stands for: of its segment, or outside the stacks */
     bool outside;
-    bool routed; /* of the experts that a router chooses from */
-    bool base;   /* belongs to the base model (not LoRA, not a saved copy) */
-    bool idle;   /* requires a gradient and never gets one: no state either */
+    int32_t kernels; /* OR of FTMEM_FUSED_..., job.kernels and what compiling makes of a block */
+    bool routed;     /* of the experts that a router chooses from */
+    bool base;       /* belongs to the base model (not LoRA, not a saved copy) */
+    bool idle;       /* requires a gradient and never gets one: no state either */
 } ftmem__param;
 enum { FTMEM__MAX_PARAMS = 256 };
 typedef struct ftmem__params {
@@ -57,6 +59,7 @@ typedef struct ftmem__shape {
     const ftmem_adapter *adapter;
     const ftmem_job *job;
     const ftmem__family *family;
+    bool forward_only;          /* nothing goes backward */
     int64_t b, s, tokens;       /* rows, sequence, b x s */
     int64_t h, f, q, kv, vocab; /* widths; q = heads x head_dim, kv = kv_heads x head_dim */
     int64_t heads, kv_heads, d, rotary;
@@ -85,6 +88,7 @@ typedef struct ftmem__shape {
     bool head_own_trained;                                   /* what the head has beside a matrix that it may share: a bias, a transform */
     bool tied;                                               /* head and embedding are one tensor */
     bool require_input_grad;                                 /* enable_input_require_grads: the embedding's output requires a gradient */
+    bool rotates;                                            /* cos and sin are made */
     bool has_sliding, has_full;                              /* some block has this kind */
     int64_t eval_b;                                          /* rows of an evaluation pass */
     bool mask_cross;                                         /* and for cross-attention */
@@ -128,6 +132,7 @@ typedef struct ftmem__low {
     uint8_t kind;            /* of the block: FTMEM__LAYER_... */
     uint8_t mlp;             /* FTMEM__MLP_... */
     const ftmem__var *join;  /* residual that attention or MLP add in their own forward, or NULL */
+    int32_t kernels;         /* OR of FTMEM_FUSED_..., job.kernels and what compiling makes of a block */
     bool routed;             /* what is declared now belongs to routed experts */
     int64_t copies;          /* what is declared now stands for so many equal tensors, each for its share of the rows; 0: one */
     bool cross;              /* attention looks at the stack before */
@@ -164,10 +169,16 @@ typedef struct ftmem__prologue {
     bool has_tables;
 } ftmem__prologue;
 
+/* Logits exist as a whole. */
+static inline bool ftmem__whole_logits(const ftmem_job *job)
+{
+    return job->loss < FTMEM_LOSS_CHUNKED || job->loss > FTMEM_LOSS_TILES;
+}
+
 /* The loop holds what the model returns to the end of the step. */
 static inline bool ftmem__holds_outputs(const ftmem_job *job)
 {
-    return job->loss == FTMEM_LOSS_HELD || job->loss == FTMEM_LOSS_LOOP;
+    return job->loss == FTMEM_LOSS_HELD || job->loss == FTMEM_LOSS_LOOP || job->loss == FTMEM_LOSS_MEAN;
 }
 
 int32_t ftmem__shape_pixels(const ftmem__shape *shape);                                           /* dtype of the pixels of the batch */
@@ -228,6 +239,7 @@ ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x);
 ftmem__var ftmem__low_up(ftmem__low *low, ftmem__var x);                               /* act(up(x)): takes over x */
 ftmem__var ftmem__low_down(ftmem__low *low, ftmem__var x);                             /* x stays the caller's */
 ftmem__var ftmem__low_gated(ftmem__low *low, ftmem__var x, int64_t width);             /* a gated MLP of this width */
+ftmem__var ftmem__low_gated_fused(ftmem__low *low, ftmem__var x, int64_t width);       /* gate and up in one projection */
 ftmem__var ftmem__low_plain(ftmem__low *low, ftmem__var x, int64_t width);             /* one without a gate */
 ftmem__var ftmem__low_mlp_inline(ftmem__low *low, ftmem__var x);                       /* takes over x */
 ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x);                       /* takes over x */
@@ -278,6 +290,13 @@ ftmem__var ftmem__low_loss(ftmem__low *low, ftmem__var logits);
 ftmem__var ftmem__low_outputs(ftmem__low *low, ftmem__var logits);              /* what the model hands out; takes over the logits */
 ftmem__var ftmem__low_fused_loss(ftmem__low *low, ftmem__var x);                /* head and loss without logits */
 int64_t ftmem__low_split_loss(ftmem__low *low, ftmem__var x, ftmem__var *loss); /* returns bytes of the logits that stay alive */
+ftmem__var ftmem__low_head_matrix(ftmem__low *low);                             /* of words, declared */
+ftmem__var ftmem__low_shifted_loss(ftmem__low *low, ftmem__var logits);         /* cross-entropy as written out by hand */
+ftmem__var ftmem__low_last_token(ftmem__low *low, ftmem__var logits);           /* of each row */
+ftmem__var ftmem__low_shifted(ftmem__low *low, ftmem__var logits);              /* logits[..., :-1, :].contiguous() */
+/* logprob.c */
+ftmem__var ftmem__low_tiles(ftmem__low *low, ftmem__var x);      /* log-probabilities of labels, without logits */
+ftmem__var ftmem__low_loss_apart(ftmem__low *low, ftmem__var x); /* the trainer's: of log-probabilities, logits or scores */
 void ftmem__low_chunked_forward(ftmem__low *low, ftmem__var x);
 void ftmem__low_chunked_backward(ftmem__low *low, ftmem__var x);
 

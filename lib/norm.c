@@ -39,7 +39,7 @@ static ftmem__var norm_fused(ftmem__tape *tape, ftmem__var x, ftmem__var w)
 static ftmem__var norm_rms(ftmem__low *low, ftmem__var x, ftmem__var w, int32_t kind)
 {
     ftmem__tape *tape = low->tape;
-    if (low->shape->job->kernels & FTMEM_FUSED_NORM) return norm_fused(tape, x, w);
+    if (low->kernels & FTMEM_FUSED_NORM) return norm_fused(tape, x, w);
     ftmem__var variance, y = norm_rms_core(tape, ftmem__cast(tape, x, FTMEM_FP32), &variance), cast, scaled;
     if (kind != FTMEM__RMS) {
         ftmem__var wide = ftmem__cast(tape, w, kind == FTMEM__RMS_WIDENED ? FTMEM_FP32 : w.dtype);
@@ -87,7 +87,7 @@ static ftmem__var norm_rms_t5(ftmem__low *low, ftmem__var x, ftmem__var w)
 static ftmem__var norm_rms_plus_one(ftmem__low *low, ftmem__var x, ftmem__var w)
 {
     ftmem__tape *tape = low->tape;
-    if (low->shape->job->kernels & FTMEM_FUSED_NORM) return norm_fused(tape, x, w);
+    if (low->kernels & FTMEM_FUSED_NORM) return norm_fused(tape, x, w);
     ftmem__var variance, y = norm_rms_core(tape, ftmem__cast(tape, x, FTMEM_FP32), &variance), w32, one, scaled, cast;
     ftmem__drop(tape, variance); /* has no name in _norm */
     w32 = ftmem__cast(tape, w, FTMEM_FP32);

@@ -1,8 +1,8 @@
 /* Blocks and what stands around them: the family's steps, executed. */
 #include "method.h"
 
-static const char *const program_parts[] = { "embedding", "norm",      "attention", "mlp",          "residual",   "head",
-                                             "loss",      "optimizer", "batch",     "vision tower", "state space" };
+static const char *const program_parts[] = { "embedding", "norm",      "attention", "mlp",          "residual",    "head",
+                                             "loss",      "optimizer", "batch",     "vision tower", "state space", "reference model" };
 
 const char *ftmem__part_name(int32_t part)
 {
@@ -345,6 +345,7 @@ static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
     program_names names;
     ftmem__var out, y;
     if (low->kind == FTMEM__LAYER_LINEAR) return ftmem__low_delta(low, x);
+    if (low->kind == FTMEM__LAYER_SSM) return ftmem__low_ssm(low, x);
     out = program_attend(low, x, &names);
     if (shape->family->gated_output) out = program_gate(low, out, names.locals[0]);
     y = program_out(low, out);
@@ -495,8 +496,7 @@ static void program_clamp(ftmem__low *low, program_frame *f)
 
 static ftmem__var program_mixer(ftmem__low *low, ftmem__var x)
 {
-    if (low->kind == FTMEM__LAYER_NONE) return ftmem__low_mlp(low, x);
-    return low->kind == FTMEM__LAYER_SSM ? ftmem__low_ssm(low, x) : program_attention(low, x);
+    return low->kind == FTMEM__LAYER_NONE ? ftmem__low_mlp(low, x) : program_attention(low, x);
 }
 
 static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
@@ -511,6 +511,8 @@ static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
         break;
     case FTMEM__NORM_ASIDE: program_set(tape, &f->branch, &f->has_branch, ftmem__low_norm(low, f->cur, shape->h)); break;
     case FTMEM__ATTENTION: program_replace(tape, &f->cur, program_attention(low, f->cur)); break;
+    case FTMEM__NARROW: program_replace(tape, &f->cur, ftmem__cast(tape, f->cur, shape->dtype)); break;
+    case FTMEM__WIDE_RESIDUAL: program_replace(tape, &f->residual, ftmem__cast(tape, f->residual, FTMEM_FP32)); break;
     case FTMEM__MIXER: program_replace(tape, &f->cur, program_mixer(low, f->cur)); break;
     case FTMEM__ATTENTION_ASIDE: program_set(tape, &f->branch, &f->has_branch, program_attention(low, f->cur)); break;
     case FTMEM__MLP: program_replace(tape, &f->cur, ftmem__low_mlp(low, f->cur)); break;
@@ -570,6 +572,8 @@ static ftmem__var program_returned(ftmem__low *low)
     bool wide = shape->qlora || shape->lora8 || shape->family->eager == FTMEM__EAGER_FALCON;
     int32_t dtype = !shape->autocast ? shape->stream : wide ? FTMEM_FP32 : shape->autocast;
     ftmem__var none = ftmem__constant(0, 0, dtype);
+    bool hybrid = shape->model->ssm_heads > 0, own = low->kind != FTMEM__LAYER_SSM; /* a mixer returns none, and runs after the attention that did */
+    if (hybrid && own == passing) return none;
     if (!shape->family->returns_weights || ftmem__low_kernel(low, dtype) != FTMEM_KERNEL_EAGER || (!passing && !again)) return none;
     return program_table(low, low->b * shape->heads * shape->s * shape->s, shape->s, dtype, FTMEM__OP_SOFTMAX);
 }
@@ -660,7 +664,8 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
 {
     const ftmem__shape *shape = low->shape;
     bool complex_pairs = shape->family->turn == FTMEM__TURN_COMPLEX; /* one complex table: two halves of it here */
-    int32_t dtype = shape->family->tables == FTMEM__TABLES_FP32 || complex_pairs ? FTMEM_FP32 : shape->mask;
+    int32_t dtype =
+        shape->family->tables == FTMEM__TABLES_FP32 || shape->family->tables == FTMEM__TABLES_TURNED_FP32 || complex_pairs ? FTMEM_FP32 : shape->mask;
     bool by_row = shape->model->tower == FTMEM_TOWER_QWEN2_5_VL || shape->model->tower == FTMEM_TOWER_QWEN3_VL; /* positions in time, height and width */
     bool half = complex_pairs || shape->family->turn == FTMEM__TURN_HALVES;
     int64_t n = (by_row ? low->b : 1) * shape->s * shape->rotary / (half ? 2 : 1);
@@ -672,13 +677,18 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
         program_hold(p, program_table(low, 3 * low->tokens, 0, FTMEM_INT64, FTMEM__OP_TABLE));
     else if (shape->family->positions <= FTMEM__ROPE_INTERLEAVED ||
              shape->family->positions == FTMEM__UNROTATED) /* modeling_llama.py LlamaModel: position_ids is an argument of every block */
-        program_argument(p, program_table(low, shape->s, 0, FTMEM_INT64, FTMEM__OP_TABLE));
+        (shape->family->ids_held ? program_hold : program_argument)(p, program_table(low, shape->s, 0, FTMEM_INT64, FTMEM__OP_TABLE));
     if (shape->family->turn == FTMEM__TURN_PAIRS) { /* modeling_gptj.py: sin and cos are halves of one tensor, which no rotation keeps */
         program_argument(p, program_table(low, n, shape->rotary, shape->stream, FTMEM__OP_TABLE));
         return;
     }
     if (shape->family->tables_by_kind && shape->has_full && shape->has_sliding) n *= 2; /* each kind has its own pair */
-    if (shape->family->positions > FTMEM__ROPE_INTERLEAVED || shape->model->alibi == FTMEM_ON) return;
+    if (shape->family->positions > FTMEM__ROPE_INTERLEAVED || shape->model->alibi == FTMEM_ON || !shape->rotates) return;
+    if (shape->family->tables == FTMEM__TABLES_TURNED_FP32) { /* each call repeats them, and keeps its own */
+        program_argument(p, program_table(low, n, shape->rotary, dtype, FTMEM__OP_TABLE));
+        program_argument(p, program_table(low, n, shape->rotary, dtype, FTMEM__OP_TABLE));
+        return;
+    }
     p->tables[0] = program_table(low, n, shape->rotary, dtype, FTMEM__OP_TABLE);
     p->tables[1] = program_table(low, n, shape->rotary, dtype, FTMEM__OP_TABLE);
     p->has_tables = true;
@@ -752,7 +762,8 @@ static ftmem__var program_learned(ftmem__low *low, ftmem__prologue *p, ftmem__va
 static ftmem__var program_scaled(ftmem__low *low, ftmem__prologue *p, ftmem__var x)
 {
     ftmem__var y = ftmem__unary(low->tape, FTMEM__OP_SCALE, x);
-    program_hold(p, x);
+    program_hold(p, ftmem__keep(low->tape, y)); /* it takes the name over */
+    ftmem__drop(low->tape, x);
     return y;
 }
 

@@ -1,5 +1,6 @@
 /* From a checked job to numbers: widths, dtypes, masks, what is trained. Every product is checked here, once. */
 #include "lower.h"
+#include "objective.h"
 
 static bool shape_part(const ftmem_job *job, int32_t part)
 {
@@ -112,7 +113,9 @@ static void shape_masks(ftmem__shape *shape)
     for (i = 0; i < shape->model->layers; i++) {
         if (ftmem__layer_attention(shape->model->layer_kind[i]) == FTMEM__LAYER_SLIDING) shape->has_sliding = true;
         else shape->has_full = true;
+        if (!shape->family->tables_asked || ftmem__layer_attention(shape->model->layer_kind[i]) == FTMEM__LAYER_FULL) shape->rotates = true;
     }
+    if (shape->family->positions == FTMEM__POSITIONLESS) shape->has_full = false; /* no block attends */
     if (job->attention == FTMEM_FLASH2) always = false;
     shape->mask_full = always;
     shape->mask_cross = shape->crossed && !shape->fed_features && job->mask == FTMEM_MASK_PADDED && job->attention != FTMEM_FLASH2;
@@ -192,10 +195,11 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     shape->taps = shape->scattered ? m->tower_taps : 0;
     shape->tap_every = 1;
     shape->each = tower ? c->job.images : 1;
-    shape->b = tower && family->packed ? 1 : c->job.micro_batch * shape->each;
+    shape->b = tower && family->packed ? 1 : c->job.micro_batch * shape->each * ftmem__objective_of(&c->job)->rows;
+    shape->forward_only = c->forward_only;
     shape->virtual_tokens = tower ? 0 : c->adapter.virtual_tokens;
     shape->s = s + shape->virtual_tokens;
-    shape->eval_b = tower && family->packed ? 1 : c->job.eval_batch * shape->each;
+    shape->eval_b = tower && family->packed ? 1 : c->job.eval_batch * shape->each * ftmem__objective_of(&c->job)->rows;
     shape->tokens = shape->b * shape->s;
     shape->h = m->hidden;
     shape->f = m->ffn;

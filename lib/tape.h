@@ -93,6 +93,7 @@ typedef struct ftmem__later {
 /* An optimizer in backward: bytes that a parameter's update takes beside its gradient, and after that is gone. */
 typedef struct ftmem__work {
     int64_t beside, after;
+    double flops;
 } ftmem__work;
 typedef ftmem__work ftmem__update(const void *context, const ftmem__store *gradient, bool in_block);
 
@@ -201,6 +202,19 @@ static inline ftmem__var ftmem__keep(ftmem__tape *tape, ftmem__var value) /* a s
 }
 ftmem__var ftmem__input(ftmem__tape *tape, int64_t n, int64_t cols, int32_t dtype, bool grad); /* alive on the tape */
 ftmem__var ftmem__side_input(ftmem__tape *tape, int32_t side, int64_t n, int64_t cols, int32_t dtype, bool grad);
+
+/* Of OP_TILES, whose operands are rows, a matrix of words, and a constant of the dtype of its matmuls: rows and elements of words in one tile. */
+enum { FTMEM__TILE_TOKENS = 4096, FTMEM__TILE_WORDS = 32768 };
+static inline int64_t ftmem__tile_rows(const ftmem__var in[3])
+{
+    int64_t rows = in[0].n / in[0].cols;
+    return rows < FTMEM__TILE_TOKENS ? rows : FTMEM__TILE_TOKENS;
+}
+static inline int64_t ftmem__tile_words(const ftmem__var in[3])
+{
+    int64_t words = FTMEM__TILE_WORDS * in[0].cols;
+    return in[1].n < words ? in[1].n : words;
+}
 
 /* Primitives. Each returns a new value that the caller owns; inputs stay owned by the caller. */
 ftmem__var ftmem__apply(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, int64_t n, int64_t cols, int32_t dtype);

@@ -20,6 +20,7 @@ typedef struct tower_row {
 typedef struct tower_kind {
     const tower_row *rows, *bridge;
     uint8_t id_buffers, small_buffers; /* numbers of the positions; frequencies of a rotation */
+    uint8_t time_rows;                 /* of a table of times, as a buffer */
 } tower_kind;
 
 /* clang-format off */
@@ -47,6 +48,10 @@ ROWS(tower_mistral3, VECTOR(ONCE, H), LINEAR(ONCE, H, MERGED, false, "merging_la
 ROWS(tower_qwen2_5, PLAIN(ONCE, H, PATCH, false), VECTOR(EACH, H), VECTOR(EACH, H), LINEAR(EACH, 3H, H, true, "qkv"), LINEAR(EACH, H, H, true, "proj"),
      LINEAR(EACH, F, H, true, "gate_proj"), LINEAR(EACH, F, H, true, "up_proj"), LINEAR(EACH, H, F, true, "down_proj"));
 ROWS(tower_qwen2_5_merger, VECTOR(ONCE, H), LINEAR(ONCE, MERGED, MERGED, true, "0"), LINEAR(ONCE, TEXT, MERGED, true, "2"));
+/* modeling_kimi_k25.py Kimi_K25VisionModel, Kimi_K25MultimodalProjection */
+ROWS(tower_kimi, PLAIN(ONCE, H, PATCH, true), PLAIN(ONCE, POSITIONS, H, false), NORM(EACH, H), NORM(EACH, H), ATTENTION(true, "proj"), LINEAR(EACH, F, H, true, "fc1"),
+     LINEAR(EACH, H, F, true, "fc2"), NORM(ONCE, H));
+ROWS(tower_kimi_projector, NORM(ONCE, H), LINEAR(ONCE, MERGED, MERGED, true, "in_proj"), LINEAR(ONCE, TEXT, MERGED, true, "out_proj"));
 /* modeling_qwen3_vl.py Qwen3VLVisionModel */
 ROWS(tower_qwen3, PLAIN(ONCE, H, PATCH, true), PLAIN(ONCE, POSITIONS, H, false), NORM(EACH, H), NORM(EACH, H), LINEAR(EACH, 3H, H, true, "qkv"),
      LINEAR(EACH, H, H, true, "proj"), LINEAR(EACH, F, H, true, "linear_fc1"), LINEAR(EACH, H, F, true, "linear_fc2"));
@@ -54,11 +59,12 @@ ROWS(tower_qwen3_merger, NORM(ONCE, H), LINEAR(ONCE, MERGED, MERGED, true, "line
      NORM(TAP, MERGED), LINEAR(TAP, MERGED, MERGED, true, "linear_fc1"), LINEAR(TAP, TEXT, MERGED, true, "linear_fc2"));
 
 static const tower_kind tower_kinds[FTMEM_TOWER_END] = {
-    [FTMEM_TOWER_LLAVA] = {tower_clip, tower_llava, 1, 0},
-    [FTMEM_TOWER_GEMMA3] = {tower_siglip, tower_gemma3, 1, 0},
-    [FTMEM_TOWER_MISTRAL3] = {tower_pixtral, tower_mistral3, 0, 2},
-    [FTMEM_TOWER_QWEN2_5_VL] = {tower_qwen2_5, tower_qwen2_5_merger, 0, 2},
-    [FTMEM_TOWER_QWEN3_VL] = {tower_qwen3, tower_qwen3_merger, 0, 2},
+    [FTMEM_TOWER_LLAVA] = {tower_clip, tower_llava, 1, 0, 0},
+    [FTMEM_TOWER_GEMMA3] = {tower_siglip, tower_gemma3, 1, 0, 0},
+    [FTMEM_TOWER_MISTRAL3] = {tower_pixtral, tower_mistral3, 0, 2, 0},
+    [FTMEM_TOWER_QWEN2_5_VL] = {tower_qwen2_5, tower_qwen2_5_merger, 0, 2, 0},
+    [FTMEM_TOWER_KIMI_K25] = {tower_kimi, tower_kimi_projector, 0, 2, 5},
+    [FTMEM_TOWER_QWEN3_VL] = {tower_qwen3, tower_qwen3_merger, 0, 2, 0},
 };
 /* clang-format on */
 
@@ -198,6 +204,6 @@ void ftmem__low_mtp(ftmem__low *low)
 int64_t ftmem__tower_buffer_bytes(const ftmem_model *model)
 {
     if (model->tower == 0) return 0;
-    return 512 * tower_kinds[model->tower].small_buffers +
+    return 512 * tower_kinds[model->tower].small_buffers + ftmem__round512(4 * tower_kinds[model->tower].time_rows * model->tower_hidden) +
            tower_kinds[model->tower].id_buffers * ftmem__round512(8 * (tower_positions(model) + (model->tower == FTMEM_TOWER_LLAVA)));
 }

@@ -1,3 +1,4 @@
+#include "objective.h"
 #include "optimizer.h"
 #include "walk.h"
 
@@ -18,6 +19,9 @@ static bool walk_recomputed(const ftmem__walk *walk, int64_t layer)
     return job->recompute != FTMEM_RECOMPUTE_NONE && (job->recompute_every == 1 || layer % job->recompute_every == 0);
 }
 
+/* A compiled block keeps what these kernels keep: a norm its input and a number a row, the rotation nothing, the MLP gate and up. */
+enum { WALK_COMPILED = FTMEM_FUSED_NORM | FTMEM_FUSED_ROPE | FTMEM_FUSED_MLP };
+
 static ftmem__low walk_low(ftmem__walk *walk, int32_t stack, const ftmem__kind *kind, int32_t pass)
 {
     const ftmem__shape *shape = walk->stack[stack].shape;
@@ -33,6 +37,7 @@ static ftmem__low walk_low(ftmem__walk *walk, int32_t stack, const ftmem__kind *
     low.kind = kind ? ftmem__layer_attention(kind->kind) : 0;
     low.mlp = kind ? ftmem__layer_mlp(kind->kind) : 0;
     low.first = kind && kind->first;
+    low.kernels = shape->job->kernels | (kind && (shape->job->compile & FTMEM_COMPILE_BLOCKS) ? WALK_COMPILED : 0);
     return low;
 }
 
@@ -386,6 +391,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
         kind->flops_forward = tape->flops;
         if (kind->unread) walk_unread(walk, kind, tape->live - base);
     }
+    if (pass == FTMEM__PASS_EVAL) kind->eval_cache_bytes = walk_cache_only(tape);
     tape->result = out.store;
     walk_mark_made(&low);
     if (pass == FTMEM__PASS_FORWARD && !probe) walk_note_kept(walk, kind);
@@ -536,19 +542,25 @@ static ftmem__figure walk_block_backward(ftmem__walk *walk, const ftmem__kind *k
     return kind->recomputed ? walk_checkpointed_backward(walk, kind, pass, NULL, probe) : walk_plain_backward(walk, kind, pass, probe);
 }
 
+/* Whether backward comes to a value that asks for a gradient. */
+static bool walk_returns(const ftmem__walk *walk, bool grad)
+{
+    return grad && !walk->shape.forward_only;
+}
+
 static void walk_block(ftmem__walk *walk, ftmem__kind *kind)
 {
     const ftmem_job *job = walk->shape.job;
     walk_run run;
     walk->params.segment = (int32_t)(kind - walk->kind);
     kind->pass[FTMEM__PASS_FORWARD] = walk_block_forward(walk, kind, kind->recomputed, FTMEM__PASS_FORWARD, NULL, &run);
-    if (kind->out_grad && !kind->unread) {
+    if (walk_returns(walk, kind->out_grad) && !kind->unread) {
         kind->pass[FTMEM__PASS_BACKWARD] =
             kind->recomputed ? walk_checkpointed_backward(walk, kind, FTMEM__PASS_BACKWARD, &run, NULL) : walk_backward_from(walk, kind, run, NULL);
         kind->flops_backward = walk->tape.flops;
         kind->leaf_bytes = walk->tape.leaf_bytes;
     }
-    if (kind->out_grad && !kind->unread && walk->tape.later.wanted)
+    if (walk_returns(walk, kind->out_grad) && !kind->unread && walk->tape.later.wanted)
         kind->pass[FTMEM__PASS_BACKWARD_LATER] =
             walk->tape.later.differs ? walk_block_backward(walk, kind, FTMEM__PASS_BACKWARD_LATER, NULL) : walk_later(&walk->tape);
     if (walk->shape.regularised) kind->pass[FTMEM__PASS_BACKWARD] = kind->pass[FTMEM__PASS_BACKWARD_LATER]; /* gradients are there before */
@@ -686,6 +698,7 @@ static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_
         e->eval_released_bytes =
             f.delta - walk_cache_only(tape) - tape->stores[x.store].bytes + (low.words ? ftmem__round512(ftmem__bytes(low.words->dtype, low.words->n)) : 0);
         e->eval_aliased = walk_aliased(&p, x);
+        e->eval_cache_bytes = walk_cache_only(tape);
         return f;
     }
     for (i = 0; i < p.held_count; i++) ftmem__drop(tape, p.held[i]);
@@ -792,9 +805,15 @@ static void walk_words(ftmem__walk *walk)
 
 /* ------------------------------------------------------------------------------------------------ head and loss */
 
-static bool walk_has_logits(const ftmem_job *job)
+/* The model's forward is over before there is a loss: its names go, and with autocast's context the copies of weights. */
+static ftmem__var walk_head_returns(ftmem__low *low, ftmem__var logits, ftmem__var *normed, ftmem__var *pooled)
 {
-    return job->loss != FTMEM_LOSS_FUSED && job->loss != FTMEM_LOSS_CHUNKED && job->loss != FTMEM_LOSS_SPLIT;
+    if (low->has_scaled) ftmem__drop(low->tape, low->scaled);
+    ftmem__drop(low->tape, *pooled);
+    ftmem__drop(low->tape, *normed);
+    normed->store = pooled->store = -1;
+    ftmem__cache_clear(low->tape);
+    return ftmem__low_outputs(low, logits);
 }
 
 /* Everything after the blocks. Three parts: the final norm; the base model returns; the head; the loss. */
@@ -810,7 +829,9 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
     ftmem__drop(tape, x);
     if (ends && low->training) ends->norm_peak = tape->peak - base;
     logits.store = -1;
-    if (walk_has_logits(job)) logits = ftmem__low_logits(low, pooled);
+    if (ftmem__whole_logits(job)) logits = ftmem__low_logits(low, pooled);
+    if (job->loss == FTMEM_LOSS_TILES) logits = ftmem__low_tiles(low, pooled);
+    if (ftmem__loss_apart(job)) logits = walk_head_returns(low, logits, normed, &pooled);
     if (ends) {
         ends->pass[low->training ? FTMEM__PASS_FORWARD : FTMEM__PASS_EVAL] = walk_figure(tape, base);
         if (low->training) ends->flops_forward = tape->flops;
@@ -826,9 +847,9 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
         loss = ftmem__apply(tape, FTMEM__OP_NLL, normed, 1, 1, 1, FTMEM_FP32); /* stands for the chunks' graph */
     } else {
         loss = ftmem__low_loss(low, logits);
-        logits = ftmem__low_outputs(low, logits);
+        if (!ftmem__loss_apart(job)) logits = ftmem__low_outputs(low, logits);
     }
-    if (low->has_scaled) ftmem__drop(tape, low->scaled);
+    if (low->has_scaled && !ftmem__loss_apart(job)) ftmem__drop(tape, low->scaled);
     if (!held) ftmem__drop(tape, logits);
     if (ends && held) ends->logits_bytes = tape->stores[logits.store].bytes;
     ftmem__drop(tape, pooled);
@@ -926,12 +947,12 @@ static void walk_head(ftmem__walk *walk, uint8_t dtype, bool grad)
     ftmem__var result[2];
     walk->params.segment = ftmem__walk_head(walk);
     walk_head_forward(walk, FTMEM__PASS_FORWARD, dtype, grad, NULL, result);
-    if (head->out_grad) {
+    if (walk_returns(walk, head->out_grad)) {
         walk->tape.note = &walk->head_note;
         head->pass[FTMEM__PASS_BACKWARD] = walk_loss_backward(walk, &low, result[0], result[1], NULL);
         head->flops_backward = walk->tape.flops;
     }
-    if (head->out_grad && job->accumulation > 1)
+    if (walk_returns(walk, head->out_grad) && job->accumulation > 1)
         head->pass[FTMEM__PASS_BACKWARD_LATER] =
             walk->tape.later.differs ? walk_head_backward(walk, FTMEM__PASS_BACKWARD_LATER, dtype, grad, NULL) : walk_later(&walk->tape);
     if (job->eval == FTMEM_ON) walk_head_forward(walk, FTMEM__PASS_EVAL, dtype, false, NULL, NULL);
@@ -983,11 +1004,11 @@ static void walk_bridge(ftmem__walk *walk, int32_t stack, const walk_stream *in)
     walk_run run;
     walk->params.segment = ftmem__segment_end(stack);
     ends->pass[FTMEM__PASS_FORWARD] = walk_bridge_forward(walk, stack, FTMEM__PASS_FORWARD, in, NULL, &run);
-    if (ends->out_grad) {
+    if (walk_returns(walk, ends->out_grad)) {
         ends->pass[FTMEM__PASS_BACKWARD] = walk_backward_from(walk, NULL, run, NULL);
         ends->flops_backward = walk->tape.flops;
     }
-    if (ends->out_grad && job->accumulation > 1)
+    if (walk_returns(walk, ends->out_grad) && job->accumulation > 1)
         ends->pass[FTMEM__PASS_BACKWARD_LATER] =
             walk->tape.later.differs ? walk_bridge_backward(walk, stack, FTMEM__PASS_BACKWARD_LATER, in, NULL) : walk_later(&walk->tape);
     if (job->eval == FTMEM_ON) ends->pass[FTMEM__PASS_EVAL] = walk_bridge_forward(walk, stack, FTMEM__PASS_EVAL, in, NULL, NULL);
@@ -1163,11 +1184,11 @@ static walk_stream walk_embed(ftmem__walk *walk, int32_t stack)
     embed->flops_forward = walk->tape.flops;
     stream.grad = embed->out_grad;
     stream.dtype = embed->out_dtype;
-    if (stream.grad) {
+    if (walk_returns(walk, stream.grad)) {
         embed->pass[FTMEM__PASS_BACKWARD] = walk_embed_backward_from(walk, embed, x, NULL);
         embed->flops_backward = walk->tape.flops;
     }
-    if (stream.grad && job->accumulation > 1)
+    if (walk_returns(walk, stream.grad) && job->accumulation > 1)
         embed->pass[FTMEM__PASS_BACKWARD_LATER] =
             walk->tape.later.differs ? walk_embed_backward(walk, stack, FTMEM__PASS_BACKWARD_LATER, NULL) : walk_later(&walk->tape);
     if (job->eval == FTMEM_ON) embed->pass[FTMEM__PASS_EVAL] = walk_embed_forward(walk, stack, FTMEM__PASS_EVAL, NULL, NULL);

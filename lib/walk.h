@@ -51,6 +51,7 @@ typedef struct ftmem__kind {
     bool trained, adapted, recomputed, in_grad, out_grad, in_kept;
     uint8_t in_dtype, out_dtype;
     int64_t in_bytes, born_bytes, cache_bytes; /* born: kept by autograd, counted as born in this block */
+    int64_t eval_cache_bytes;                  /* of autocast's copies after evaluation */
     int64_t leaf_bytes;                        /* of gradients of parameters that a backward leaves */
     int64_t attribute_bytes;                   /* of those, held by nodes to the end of the whole backward */
     int64_t outputs_bytes;                     /* arguments of a checkpoint that live as long as the outputs */
@@ -70,6 +71,7 @@ typedef struct ftmem__ends { /* embedding or end */
     int64_t mask_bytes, held_bytes, kept_bytes, cache_bytes, logits_bytes, table_bytes;
     int64_t update_peak; /* embedding: the highest moment of its update in backward */
     int64_t norm_peak;   /* head: while the base model's frame is still there */
+    int64_t eval_cache_bytes;
     double flops_forward, flops_backward;
     bool out_grad, in_kept;
     uint8_t out_dtype;

@@ -54,8 +54,8 @@ from transformers.pytorch_utils import Conv1D
 TYPES = (
     "llama mistral qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 gpt2 gpt_neox gptj opt bloom mpt falcon starcoder2 "
     "gpt_bigcode olmo olmo2 olmo3 smollm3 granite stablelm cohere cohere2 mixtral qwen3_moe deepseek_v2 deepseek_v3 glm4_moe "
-    "minimax_m2 olmoe minicpm3 deepseek_v32 glm_moe_dsa mimo_v2_flash qwen2_moe gpt_oss ministral3 nemotron_h "
-    "qwen3_next qwen3_5_text qwen3_5_moe_text"
+    "minimax_m2 olmoe minicpm3 deepseek_v32 glm_moe_dsa mimo_v2_flash qwen2_moe gpt_oss ministral3 nemotron_h granitemoehybrid bamba mamba2 "
+    "qwen3_next qwen3_5_text qwen3_5_moe_text dots1 flex_olmo granitemoe glm4_moe_lite ernie4_5_moe"
 ).split()
 
 # Out of scope: mixtures of experts, hybrids, encoders, encoder-decoders, vision, code that transformers does not have.
@@ -71,7 +71,7 @@ OTHER_HEADS = {
     "vit": ("AutoModelForImageClassification", ""),
     "llava": ("AutoModelForImageTextToText", ""), "gemma3": ("AutoModelForImageTextToText", ""),
     "mistral3": ("AutoModelForImageTextToText", ""), "qwen2_5_vl": ("AutoModelForImageTextToText", ""),
-    "qwen3_vl": ("AutoModelForImageTextToText", ""), "qwen3_vl_moe": ("AutoModelForImageTextToText", ""),
+    "qwen3_vl": ("AutoModelForImageTextToText", ""), "qwen3_vl_moe": ("AutoModelForImageTextToText", ""), "kimi_k25": ("AutoModelForImageTextToText", ""),
 }
 MORE_HEADS = {"AutoModelForSequenceClassification": "classify", "AutoModelForTokenClassification": "token_classify"}
 OTHER_MADE = {
@@ -90,6 +90,7 @@ OTHER_MADE = {
 # Configs that no file covers: classes without a real config here, and branches that change the shape.
 # The first of each type is what its class makes of an empty config.
 MADE = {f"default-{typ}": {"model_type": typ} for typ in TYPES} | {
+    "default-dots1": {"model_type": "dots1", "n_routed_experts": 128, "num_experts_per_tok": 6, "n_shared_experts": 2},    # nor for these
     "default-glm4_moe": {"model_type": "glm4_moe", "head_dim": 128},                   # the class would cut 96 heads of 4096 off at 42
     "default-deepseek_v2": {"model_type": "deepseek_v2", "num_experts_per_tok": 6},    # the class has no default for it
     "default-glm4_moe": {"model_type": "glm4_moe", "head_dim": 128},    # 96 heads do not divide its 4096
@@ -360,6 +361,9 @@ def default_rows(typ):
     if typ in ROTARY_KEY:
         assert resolved(typ, "rope_parameters", **{ROTARY_KEY[typ]: 0.125})["partial_rotary_factor"] == 0.125
         rows.append((ROTARY_KEY[typ], text(cls().rope_parameters["partial_rotary_factor"])))
+    if typ == "glm4_moe_lite":
+        assert cls().mlp_layer_types.count("dense") == 1 and cls().mlp_layer_types[0] == "dense"
+        rows.append(("first_k_dense_replace", "1"))
     if typ == "mimo_v2_flash":    # one fraction for both kinds of layers
         factors = {kind["partial_rotary_factor"] for kind in cls().rope_parameters.values()}
         assert cls().mlp_layer_types.count("dense") == 1 and cls().mlp_layer_types[0] == "dense"
@@ -372,7 +376,7 @@ def default_rows(typ):
         sub = type(cls().attn_config)
         rows += [("attn_config." + f.name, text(f.default)) for f in dataclasses.fields(sub) if f.name not in base]
     for key, name in (cls.attribute_map | ALIASES.get(typ, {})).items():
-        if name == "layers_block_type":
+        if "layers_block_type" in (key, name):
             continue  # a list
         if resolved(typ, name, **{key: 24}) == resolved(typ, name, **{key: 24, name: 48}) == 24:
             rows.append((key, "alias:" + name))

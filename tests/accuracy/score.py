@@ -21,7 +21,7 @@ import ftmem
 
 GB, MIB, GIB = 10**9, 1 << 20, 1 << 30
 TIERS = ("allocated", "reserved", "process")
-PHASES = ("forward", "loss", "backward", "optimizer", "forward2", "loss2", "backward2", "optimizer2", "eval")
+PHASES = ("forward", "loss", "backward", "optimizer", "forward2", "loss2", "backward2", "optimizer2", "eval", "reference")
 PER_ROW = ("file,id,source,method,tier,measured_bytes,expected_bytes,lower_bytes,upper_bytes,error,phase_measured,"
            "phase_predicted,reason_not_scored").split(",")
 ELEMENT_BYTES = {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int8": 1, "uint8": 1, "bool": 1, "float64": 8, "nf4": 0.5, "fp4": 0.5}
@@ -237,7 +237,6 @@ def pick(row, name, table, default=None):
 
 
 DTYPES = {"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16"}
-IN_BACKWARD = "_in_backward"
 ORACLE_OPTIMIZERS = {"adamw_foreach": "adamw", "adamw_fused": "adamw_fused", "adamw_loop": "adamw_loop", "adamw8bit": "adamw_8bit",
                      "paged_adamw8bit": "paged_adamw_8bit", "sgd": "sgd", "adafactor": "adafactor"}
 
@@ -301,9 +300,10 @@ def read_oracle(job, configs, options):
              sm_arch=integer({"arch": r["arch"].removeprefix("sm")}, "arch"), repeat_kv=r.get("gqa") == "repeat",
              mask=pick(r, "mask", {"none": "none", "padded": "padded"}), micro_batch=integer(r, "batch"), sequence=integer(r, "seq"),
              accumulation=integer(r, "accum"), loss=pick(r, "loss", {k: k for k in ("held", "loop", "dropped", "fused", "chunked")}),
-             optimizer_in_backward=r["opt"].endswith(IN_BACKWARD) or None, optimizer=ORACLE_OPTIMIZERS.get(r["opt"].removesuffix(IN_BACKWARD), r["opt"]), grad_scaler=False, grad_clip=on(r["clip"]), cublas_workspace=True, eval=True,
+             grad_clip=on(r["clip"]), cublas_workspace=True, eval=True,
              recompute=pick(r, "ckpt", {"": "none", "reentrant": "reentrant", "nonreentrant": "full"}),
              task=TASKS.get(r["task"]))
+    oracle_optimizer(r["opt"], f)
     if f["task"] is None:
         predict(model, {"method": "full"})        # a model that is not modelled is refused by the library, with its name
         raise NotScored("task", f"'{r['task']}' is not modelled")
@@ -318,6 +318,8 @@ def read_oracle(job, configs, options):
         f["transformers_version"] = ".".join(r["transformers"].split(".")[:2])
     if r["loss"] == "chunked":
         f["loss_chunk_tokens"] = integer(r, "chunk")
+    if r.get("objective"):
+        oracle_objective(r, f)
     if r["autocast"]:
         f["autocast"] = pick(r, "autocast", DTYPES)
     if int(r.get("eval_batch") or 0):
@@ -356,6 +358,32 @@ def read_oracle(job, configs, options):
     if "experts." in r["targets"]:  # LoraConfig.target_parameters among the target modules
         listed = r["targets"].split(",")
     f["targets"] = listed if listed else oracle_targets(model, r["targets"])
+
+
+HEADS = {"tiles": "tiles", "logits": "dropped", "": "dropped"}
+
+
+def oracle_objective(r, fields):
+    """Rows of TRL's trainers: `head` says whether log-probabilities come of tiles or of whole logits, `completion` how many tokens of a row are scored."""
+    if r["objective"] in ("mean", "smoothed"):  # losses of Trainer's, not objectives
+        fields["loss"], fields["outputs_fp32"] = r["objective"], bool(r["autocast"])
+        return
+    fields["objective"] = r["objective"]
+    fields["loss"] = pick(r, "head", HEADS, "tiles")
+    if r["objective"] == "reward":
+        fields["loss"], fields["task"] = "dropped", "classify"
+    if r.get("reference") and r["objective"] != "sft":
+        fields["reference"] = r["reference"]
+    if int(r.get("completion") or 0):
+        fields["completion_sequence"] = int(r["completion"])
+
+
+def oracle_optimizer(text, f):
+    """'adamw_foreach', with '_in_backward' or, under a gradient scaler, '_scaled' behind it."""
+    name = text.removesuffix("_in_backward").removesuffix("_scaled")
+    f["optimizer"], f["grad_scaler"] = ORACLE_OPTIMIZERS.get(name, name), text.endswith("_scaled")
+    if text.endswith("_in_backward"):
+        f["optimizer_in_backward"] = True
 
 
 def oracle_freeze(text):
@@ -482,7 +510,7 @@ OWN_MODEL = {"stabilityai/stablelm-base-alpha-3b": {
     "model_type": "gpt_neox", "hidden_size": 4096, "num_hidden_layers": 16, "num_attention_heads": 32, "intermediate_size": 16384, "vocab_size": 50688,
     "rotary_pct": 0.25, "max_position_embeddings": 4096, "use_parallel_residual": True, "tie_word_embeddings": False}}
 SINGLE_OPTIMIZERS = {"torch AdamW (foreach default)": "adamw", "torch AdamW": "adamw", "adamw_torch": "adamw", "torch AdamW fused": "adamw_fused",
-                     "adamw_torch_fused": "adamw_fused", "torch AdamW foreach=False": "adamw_loop", "bnb AdamW8bit": "adamw_8bit", "adamw_8bit": "adamw_8bit",
+                     "adamw_torch_fused": "adamw_fused", "torch AdamW foreach=False": "adamw_loop", "bnb AdamW8bit": "adamw_8bit", "adamw_8bit": "adamw_8bit", "AdamW8bit": "adamw_8bit",
                      "bnb PagedAdamW8bit": "paged_adamw_8bit", "paged_adamw_8bit": "paged_adamw_8bit", "bnb PagedAdamW": "paged_adamw_32bit",
                      "paged_adamw_32bit": "paged_adamw_32bit", "SGD": "sgd", "torch SGD": "sgd", "HF Adafactor": "adafactor", "Adafactor": "adafactor",
                      "torchao AdamW8bit": "adamw_torch_8bit", "torchao AdamW4bit": "adamw_torch_4bit", "torchao AdamWFp8": "ao_adamw_fp8",
@@ -533,12 +561,19 @@ def read_single(job, configs, options):
     method = pick(r, "method", {k: k for k in ("full", "lora", "qlora")} if r.get("method") != "other" else {})
     single_kernels(job, stack, notes)
     if r.get("compile", "") not in ("no", ""):
-        raise NotScored("compile", f"'{r['compile']}' is not modelled")
+        if stack != "torchtune":
+            raise NotScored("compile", f"'{r['compile']}' is modelled for torchtune only")
+        f["compile"] = ["blocks", "loss"]
     single_precision(job, method, notes)
     single_shape(job)
     single_loss(job, stack, notes)
     name, _, where = r["optimizer"].partition(", ")
+    if r["optimizer"].startswith("none (one forward+backward"):
+        name = "SGD"                              # nothing is kept, and its update comes after the peak
     f["optimizer"] = pick({"optimizer": name}, "optimizer", SINGLE_OPTIMIZERS)
+    if stack == "torchtune" and name == "torch AdamW":        # the recipe's default, fused
+        del f["optimizer"]
+        job.read_as.append("fused or not is not given: the stack's default")
     if where == "optimizer_in_bwd":
         f["optimizer_in_backward"] = True
     if " r" in name:
@@ -548,9 +583,16 @@ def read_single(job, configs, options):
     if "process" in job.tiers or (r.get("gpu") or "").strip():
         f["gpu"] = gpu_name(r)
     name = SAME_MODEL.get(r["model"], r["model"])
-    job.model = OWN_MODEL.get(name) or configs.model(job.file, name)
+    job.model = OWN_MODEL.get(name) or written_model(name) or configs.model(job.file, name)
     if f["method"] != "full":
         single_adapter(job, stack, notes)
+
+
+def written_model(name):
+    """'random Llama 1B (h2048 L24 heads16 kv16 ff4096 vocab32000)'; None if the name says no dimensions."""
+    found = re.search(r"Llama.*\(h(\d+) L(\d+) heads(\d+) kv(\d+) ff(\d+) vocab(\d+)\)", name)
+    keys = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size")
+    return {"model_type": "llama", "tie_word_embeddings": False, **dict(zip(keys, map(int, found.groups())))} if found else None
 
 
 def single_kernels(job, stack, notes):
@@ -631,8 +673,10 @@ def single_shape(job):
 def single_loss(job, stack, notes):
     r, f = job.row, job.fields
     if "logits.mean()" in notes:
-        raise NotScored("loss", "logits.mean() is not modelled")
-    if stack == "litgpt" or "CHUNKED_CE" in notes:
+        f["loss"] = "mean"
+        if "transformers_version" not in f:      # before 4.46 the model itself widens its logits
+            raise NotScored("transformers", "the version that ran, on which the dtype of the logits depends, is not given")
+    elif stack == "litgpt" or "CHUNKED_CE" in notes:
         f["loss"] = "split"
     elif stack == "unsloth" and not (r.get("fused_ce_or_liger") or "").strip():
         f.update(stack_version="2024.5", loss="dropped")
