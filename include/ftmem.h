@@ -112,7 +112,8 @@ enum {
     /* gated delta-net linear attention beside full attention */
     FTMEM_QWEN3_NEXT = 67, FTMEM_QWEN3_5 = 68, FTMEM_QWEN3_5_MOE = 69,
     FTMEM_KIMI_K25_VISION = 70, FTMEM_DOTS1 = 71, FTMEM_FLEX_OLMO = 72, FTMEM_GRANITEMOE = 73, FTMEM_GLM4_MOE_LITE = 74, FTMEM_ERNIE4_5_MOE = 75,
-    FTMEM_FAMILY_END = 76
+    FTMEM_QWEN2_VL_VISION = 76,
+    FTMEM_FAMILY_END = 77
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
@@ -122,7 +123,7 @@ enum { FTMEM_ACT_AUTO = 0, FTMEM_SILU = 1, FTMEM_GELU = 2, FTMEM_GELU_TANH = 3, 
 /* Vision towers with what leads from them to the text model, named by the vision-language model's model_type. */
 enum {
     FTMEM_TOWER_NONE = 0, FTMEM_TOWER_LLAVA = 1, FTMEM_TOWER_GEMMA3 = 2, FTMEM_TOWER_MISTRAL3 = 3, FTMEM_TOWER_QWEN2_5_VL = 4,
-    FTMEM_TOWER_QWEN3_VL = 5, FTMEM_TOWER_KIMI_K25 = 6, FTMEM_TOWER_END = 7
+    FTMEM_TOWER_QWEN3_VL = 5, FTMEM_TOWER_KIMI_K25 = 6, FTMEM_TOWER_QWEN2_VL = 7, FTMEM_TOWER_END = 8
 };
 
 /* What is trained: an adapter by PEFT's method. The base may be stored in any format (ftmem_adapter.quant). */

@@ -353,6 +353,11 @@ static const ftmem__family families_towers[FTMEM_TOWER_END] = {
         .tables = FTMEM__TABLES_CAST_QK_FP32, .qkv = FTMEM__QKV_HEADS, .activation = FTMEM_SILU, .bidirectional = true, .any_size = true, .chunked = true,
         .bridge = FTMEM__BRIDGE_QWEN, .tied = OFF, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF,
         .modules = {NULL, NULL, NULL, "qkv", "proj", "gate_proj", "up_proj", NULL, "down_proj"}},
+    /* modeling_qwen2_vl.py Qwen2VisionTransformerPretrainedModel */
+    [FTMEM_TOWER_QWEN2_VL] = {.model_type = "qwen2_vl_vision", .block = families_sequential, .embedding = FTMEM__EMBED_IMAGE, .norm = FTMEM__LAYER, .positions = FTMEM__ROPE,
+        .tables = FTMEM__TABLES_CAST_QK_FP32, .qkv = FTMEM__QKV_HEADS, .mlp = FTMEM__PLAIN, .activation = FTMEM_QUICK_GELU, .bidirectional = true, .any_size = true,
+        .chunked = true, .bridge = FTMEM__BRIDGE_QWEN, .tied = OFF, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF,
+        .two_norms = OFF, .modules = {NULL, NULL, NULL, "qkv", "proj", NULL, "fc1", NULL, "fc2"}},
     /* modeling_qwen3_vl.py Qwen3VLVisionModel */
     [FTMEM_TOWER_QWEN3_VL] = {.model_type = "qwen3_vl_vision", .block = families_sequential, .embedding = FTMEM__EMBED_IMAGE, .norm = FTMEM__LAYER, .positions = FTMEM__ROPE,
         .tables = FTMEM__TABLES_CAST_QK_FP32, .qkv = FTMEM__QKV_HEADS, .mlp = FTMEM__PLAIN, .activation = FTMEM_GELU_TANH, .bidirectional = true, .any_size = true, .chunked = true,

@@ -805,7 +805,9 @@ static ftmem_status job_check_image_size(const ftmem__case *c, const char *field
 {
     int64_t side = c->model.patch_size * (c->model.tower_merge > 0 ? c->model.tower_merge : 1);
     if (ftmem__family_tower(&c->model)->any_size) {
-        if (pixels == 0) return ftmem__fail(error, FTMEM_E_MISSING, field, "0", "The size of images is missing, but this tower takes any: give job.image_height and job.image_width");
+        if (pixels == 0)
+            return ftmem__fail(error, FTMEM_E_MISSING, field, "0",
+                               "The size of images is missing, but this tower takes any: give job.image_height and job.image_width");
         if (pixels % side == 0) return FTMEM_OK;
         return job_conflict_two(field, pixels, "the side of merged patches", side, ", a multiple of which the processor makes of it", error);
     }

@@ -52,6 +52,10 @@ ROWS(tower_qwen2_5_merger, VECTOR(ONCE, H), LINEAR(ONCE, MERGED, MERGED, true, "
 ROWS(tower_kimi, PLAIN(ONCE, H, PATCH, true), PLAIN(ONCE, POSITIONS, H, false), NORM(EACH, H), NORM(EACH, H), ATTENTION(true, "proj"), LINEAR(EACH, F, H, true, "fc1"),
      LINEAR(EACH, H, F, true, "fc2"), NORM(ONCE, H));
 ROWS(tower_kimi_projector, NORM(ONCE, H), LINEAR(ONCE, MERGED, MERGED, true, "in_proj"), LINEAR(ONCE, TEXT, MERGED, true, "out_proj"));
+/* modeling_qwen2_vl.py Qwen2VisionTransformerPretrainedModel */
+ROWS(tower_qwen2, PLAIN(ONCE, H, PATCH, false), NORM(EACH, H), NORM(EACH, H), LINEAR(EACH, 3H, H, true, "qkv"), LINEAR(EACH, H, H, true, "proj"),
+     LINEAR(EACH, F, H, true, "fc1"), LINEAR(EACH, H, F, true, "fc2"));
+ROWS(tower_qwen2_merger, NORM(ONCE, H), LINEAR(ONCE, MERGED, MERGED, true, "0"), LINEAR(ONCE, TEXT, MERGED, true, "2"));
 /* modeling_qwen3_vl.py Qwen3VLVisionModel */
 ROWS(tower_qwen3, PLAIN(ONCE, H, PATCH, true), PLAIN(ONCE, POSITIONS, H, false), NORM(EACH, H), NORM(EACH, H), LINEAR(EACH, 3H, H, true, "qkv"),
      LINEAR(EACH, H, H, true, "proj"), LINEAR(EACH, F, H, true, "linear_fc1"), LINEAR(EACH, H, F, true, "linear_fc2"));
@@ -64,6 +68,7 @@ static const tower_kind tower_kinds[FTMEM_TOWER_END] = {
     [FTMEM_TOWER_MISTRAL3] = {tower_pixtral, tower_mistral3, 0, 2, 0},
     [FTMEM_TOWER_QWEN2_5_VL] = {tower_qwen2_5, tower_qwen2_5_merger, 0, 2, 0},
     [FTMEM_TOWER_KIMI_K25] = {tower_kimi, tower_kimi_projector, 0, 2, 5},
+    [FTMEM_TOWER_QWEN2_VL] = {tower_qwen2, tower_qwen2_merger, 0, 2},
     [FTMEM_TOWER_QWEN3_VL] = {tower_qwen3, tower_qwen3_merger, 0, 2, 0},
 };
 /* clang-format on */
