@@ -42,6 +42,7 @@ static const config_vision config_visions[] = {
     { "mistral3", "mistral", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1 },
     { "ministral3", "ministral3", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1 }, /* a text_config and a vision_config: Mistral3ForConditionalGeneration */
     { "qwen2_5_vl", "qwen2", "qwen2_5_vl_vision", FTMEM_TOWER_QWEN2_5_VL, false, false, -1 },
+    { "paligemma", "gemma", "siglip_vision_model", FTMEM_TOWER_PALIGEMMA, true, true, -1 },
     { "qwen2_vl", "qwen2", "qwen2_vl_vision", FTMEM_TOWER_QWEN2_VL, false, false, -1 },
     { "qwen3_vl", "qwen3", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1 },
     { "kimi_k25", "deepseek_v3", "kimi_k25_vision", FTMEM_TOWER_KIMI_K25, true, false, -1 },

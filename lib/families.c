@@ -343,6 +343,8 @@ static const ftmem__family families_towers[FTMEM_TOWER_END] = {
     [FTMEM_TOWER_LLAVA] = {.model_type = "clip_vision_model", TOWER, .activation = FTMEM_QUICK_GELU, .class_token = true, .embed_norm = true, .modules = CLIP_MODULES},
     [FTMEM_TOWER_GEMMA3] = {.model_type = "siglip_vision_model", TOWER, .activation = FTMEM_GELU_TANH, .patch_bias = true, .image_masks = true, .bridge = FTMEM__BRIDGE_GEMMA3,
         .modules = CLIP_MODULES},
+    [FTMEM_TOWER_PALIGEMMA] = {.model_type = "siglip_vision_model", TOWER, .activation = FTMEM_GELU_TANH, .patch_bias = true, .image_masks = true, .bridge = FTMEM__BRIDGE_PALIGEMMA,
+        .modules = CLIP_MODULES},
     /* modeling_pixtral.py PixtralVisionModel */
     [FTMEM_TOWER_MISTRAL3] = {.model_type = "pixtral", .block = families_sequential, .embedding = FTMEM__EMBED_IMAGE, .norm = FTMEM__RMS, .positions = FTMEM__ROPE,
         .activation = FTMEM_GELU, .bidirectional = true, .any_size = true, .packed = true, .embed_norm = true, .bridge = FTMEM__BRIDGE_MISTRAL3, .tied = OFF, .qkv_bias = OFF,

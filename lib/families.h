@@ -108,7 +108,7 @@ enum {
     FTMEM__EMBED_NORMED,
     FTMEM__EMBED_IMAGE
 }; /* the embedding: program.c, encoder.c, image.c */
-enum { FTMEM__BRIDGE_LLAVA, FTMEM__BRIDGE_GEMMA3, FTMEM__BRIDGE_QWEN, FTMEM__BRIDGE_MISTRAL3 };
+enum { FTMEM__BRIDGE_LLAVA, FTMEM__BRIDGE_GEMMA3, FTMEM__BRIDGE_QWEN, FTMEM__BRIDGE_MISTRAL3, FTMEM__BRIDGE_PALIGEMMA };
 enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS }; /* where q/k norms work; a weight for each head */
 
 /* Routers: scores by softmax in fp32, then the best; CAST to the logits' dtype; SCALED by a constant. SIGMOID: the best by

@@ -257,8 +257,8 @@ static ftmem__var image_pooled_projector(ftmem__low *low, ftmem__var x)
     return cast;
 }
 
-/* modeling_gemma3.py Gemma3Model.get_image_features, modeling_siglip.py post_layernorm: the outputs hold both tensors. */
-static ftmem__var image_bridge_gemma3(ftmem__low *low, ftmem__var x)
+/* modeling_gemma3.py Gemma3Model.get_image_features, modeling_paligemma.py PaliGemmaModel, modeling_siglip.py post_layernorm: the outputs hold both tensors. */
+static ftmem__var image_bridge_siglip(ftmem__low *low, ftmem__var x)
 {
     ftmem__tape *tape = low->tape;
     bool held = ftmem__holds_outputs(low->shape->job);
@@ -266,7 +266,8 @@ static ftmem__var image_bridge_gemma3(ftmem__low *low, ftmem__var x)
     low->trained = low->shape->projector_trained;
     tape->part = FTMEM__PART_TOWER;
     ftmem__cache_hold(tape, last, held);
-    y = image_pooled_projector(low, last);
+    if (low->shape->family->bridge == FTMEM__BRIDGE_PALIGEMMA) y = image_linear(low, last, low->shape->next->h);
+    else y = image_pooled_projector(low, last);
     ftmem__drop(tape, last);
     ftmem__cache_hold(tape, y, held);
     cast = ftmem__cast(tape, y, low->shape->next->ends);
@@ -365,7 +366,7 @@ ftmem__var ftmem__low_bridge(ftmem__low *low, ftmem__var x)
     low->adapted = low->shape->adapted;
     if (low->shape->family->bridge == FTMEM__BRIDGE_MISTRAL3) return image_bridge_mistral3(low, x);
     if (low->shape->family->bridge == FTMEM__BRIDGE_QWEN) return image_bridge_qwen(low, x);
-    if (low->shape->family->bridge == FTMEM__BRIDGE_GEMMA3) return image_bridge_gemma3(low, x);
+    if (low->shape->family->bridge != FTMEM__BRIDGE_LLAVA) return image_bridge_siglip(low, x);
     return image_bridge_llava(low, x);
 }
 

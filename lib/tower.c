@@ -39,6 +39,8 @@ ROWS(tower_llava, LINEAR(ONCE, TEXT, H, true, "linear_1"), LINEAR(ONCE, TEXT, TE
 ROWS(tower_siglip, PLAIN(ONCE, H, PATCH, true), PLAIN(ONCE, POSITIONS, H, false), NORM(EACH, H), ATTENTION(true, "out_proj"), NORM(EACH, H),
      LINEAR(EACH, F, H, true, "fc1"), LINEAR(EACH, H, F, true, "fc2"), NORM(ONCE, H));
 ROWS(tower_gemma3, PLAIN(ONCE, H, TEXT, false), VECTOR(ONCE, H));
+/* modeling_paligemma.py PaliGemmaMultiModalProjector */
+ROWS(tower_paligemma, LINEAR(ONCE, TEXT, H, true, "linear"));
 /* modeling_pixtral.py PixtralVisionModel; modeling_mistral3.py Mistral3MultiModalProjector */
 ROWS(tower_pixtral, PLAIN(ONCE, H, PATCH, false), VECTOR(ONCE, H), VECTOR(EACH, H), ATTENTION(false, "o_proj"), VECTOR(EACH, H),
      LINEAR(EACH, F, H, false, "gate_proj"), LINEAR(EACH, F, H, false, "up_proj"), LINEAR(EACH, H, F, false, "down_proj"));
@@ -65,6 +67,7 @@ ROWS(tower_qwen3_merger, NORM(ONCE, H), LINEAR(ONCE, MERGED, MERGED, true, "line
 static const tower_kind tower_kinds[FTMEM_TOWER_END] = {
     [FTMEM_TOWER_LLAVA] = {tower_clip, tower_llava, 1, 0, 0},
     [FTMEM_TOWER_GEMMA3] = {tower_siglip, tower_gemma3, 1, 0, 0},
+    [FTMEM_TOWER_PALIGEMMA] = {tower_siglip, tower_paligemma, 1, 0},
     [FTMEM_TOWER_MISTRAL3] = {tower_pixtral, tower_mistral3, 0, 2, 0},
     [FTMEM_TOWER_QWEN2_5_VL] = {tower_qwen2_5, tower_qwen2_5_merger, 0, 2, 0},
     [FTMEM_TOWER_KIMI_K25] = {tower_kimi, tower_kimi_projector, 0, 2, 5},

@@ -71,7 +71,7 @@ OTHER_HEADS = {
     "vit": ("AutoModelForImageClassification", ""),
     "llava": ("AutoModelForImageTextToText", ""), "gemma3": ("AutoModelForImageTextToText", ""),
     "mistral3": ("AutoModelForImageTextToText", ""), "qwen2_5_vl": ("AutoModelForImageTextToText", ""),
-    "qwen2_vl": ("AutoModelForImageTextToText", ""),
+    "qwen2_vl": ("AutoModelForImageTextToText", ""), "paligemma": ("AutoModelForImageTextToText", ""),
     "qwen3_vl": ("AutoModelForImageTextToText", ""), "qwen3_vl_moe": ("AutoModelForImageTextToText", ""), "kimi_k25": ("AutoModelForImageTextToText", ""),
 }
 MORE_HEADS = {"AutoModelForSequenceClassification": "classify", "AutoModelForTokenClassification": "token_classify"}

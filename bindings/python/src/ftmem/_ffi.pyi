@@ -139,6 +139,7 @@ class _Lib:
     FTMEM_TOWER_QWEN3_VL: Final[int]
     FTMEM_TOWER_KIMI_K25: Final[int]
     FTMEM_TOWER_QWEN2_VL: Final[int]
+    FTMEM_TOWER_PALIGEMMA: Final[int]
     FTMEM_TOWER_END: Final[int]
     FTMEM_ADAPTER_NONE: Final[int]
     FTMEM_ADAPTER_LORA: Final[int]
