@@ -867,7 +867,9 @@ static ftmem_status job_check_image_size(const ftmem__case *c, const char *field
 {
     int64_t side = c->model.patch_size * (c->model.tower_merge > 0 ? c->model.tower_merge : 1);
     if (ftmem__family_tower(&c->model)->any_size) {
-        if (pixels == 0) return ftmem__fail(error, FTMEM_E_MISSING, field, "0", "job.image_height and job.image_width are required: this tower takes any size");
+        if (pixels == 0)
+            return ftmem__fail(error, FTMEM_E_MISSING, field, "0",
+                               "The size of images is missing, but this tower takes any: give job.image_height and job.image_width");
         if (pixels % side == 0) return FTMEM_OK;
         return job_conflict_two(field, pixels, "the side of merged patches", side, ", a multiple of which the processor makes of it", error);
     }
@@ -890,8 +892,12 @@ static ftmem_status job_check_images(const ftmem__case *c, ftmem_error *error)
         return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.images", job->images, "job.images is given, but images are not modelled for this vision tower");
     if (c->model.tower_heads == 0 || c->model.tower_hidden / c->model.tower_heads == 0)
         return ftmem__fail_int(error, FTMEM_E_MISSING, "model.tower_heads", c->model.tower_heads, "model.tower_heads is required where job.images is given");
-    if (job->stack != FTMEM_STACK_TRANSFORMERS || job->kernels)
-        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.images", "given", "job.images is modelled for transformers without fused kernels only");
+    if (job->stack != FTMEM_STACK_TRANSFORMERS || job->kernels || job->compile || job->task != FTMEM_TASK_CAUSAL_LM || job->objective > FTMEM_OBJECTIVE_SFT)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.images", "given",
+                           "job.images is modelled for supervised training with transformers, without fused kernels and compilation, only");
+    if (ftmem__family_tower(&c->model)->packed && (job->attention == FTMEM_FLASH2 || (job->eval == FTMEM_ON && job->eval_batch != job->micro_batch)))
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, job->attention == FTMEM_FLASH2 ? "job.attention" : "job.eval_batch", "",
+                           "For a vision tower that packs all images in one row flash2, and another batch in evaluation, are not modelled");
     if (ftmem__updates_in_backward(job))
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.images", "given", "job.images is not modelled together with an optimizer that works in backward");
     if (c->model.tower_taps > c->model.layers || c->model.tower_taps > c->model.tower_layers)

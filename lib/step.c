@@ -120,10 +120,21 @@ static void step_after(step_run *run, int32_t phase, int32_t pass, const ftmem__
     step_pass(run, phase, text ? walk->deep.pass[pass] : walk->tap.pass[pass], text ? FTMEM__SEGMENT_DEEP : FTMEM__SEGMENT_TAP, pass, (int32_t)layer);
 }
 
-/* Qwen3VLTextModel.forward: layer_outputs is bound anew, and what it named goes. */
+/* Whether the block above this one keeps the stream between them; above the last one its stack's end does. */
+static bool step_kept_above(const step_run *run, const ftmem__stack *stack, int64_t layer)
+{
+    return layer + 1 >= step_layers(stack) || run->walk->kind[stack->of_layer[layer + 1]].in_kept;
+}
+
+/* Qwen3VLTextModel.forward: layer_outputs is bound anew, and what it named goes. What a tower's block lets go of may be kept by
+   the features made of it. */
 static void step_unnamed(step_run *run, int32_t pass, const ftmem__stack *stack, int64_t layer)
 {
-    if (layer > 0 && !stack->shape->tower && step_tapped(stack, layer - 1)) run->level -= step_stream_bytes(stack->shape, run->walk->deep_in.dtype, pass);
+    const ftmem__walk *walk = run->walk;
+    if (layer == 0 || !step_tapped(stack, layer - 1)) return;
+    if (!stack->shape->tower) run->level -= step_stream_bytes(stack->shape, walk->deep_in.dtype, pass);
+    else if (pass == FTMEM__PASS_FORWARD && walk->tap.in_kept && !step_kept_above(run, stack, layer - 1))
+        run->level += step_stream_bytes(stack->shape, walk->tap_in.dtype, pass);
 }
 
 /* Its backward comes before the block's. What the tower's graph keeps of the stream outlives the block above. */
@@ -132,7 +143,7 @@ static void step_after_backward(step_run *run, int32_t phase, int32_t pass, cons
     const ftmem__walk *walk = run->walk;
     const ftmem__ends *end = stack->shape->tower ? &walk->tap : &walk->deep;
     if (!step_tapped(stack, layer) || !end->out_grad) return;
-    if (stack->shape->tower && end->in_kept) run->level += step_stream_bytes(stack->shape, walk->tap_in.dtype, pass);
+    if (stack->shape->tower && end->in_kept && step_kept_above(run, stack, layer)) run->level += step_stream_bytes(stack->shape, walk->tap_in.dtype, pass);
     step_after(run, phase, pass, stack, layer);
 }
 

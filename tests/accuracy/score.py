@@ -401,7 +401,7 @@ def oracle_freeze(text):
         parts.append("all_but")
     for item in text.removeprefix("all-but:").split("+"):
         which, _, n = item.partition(":")
-        if which not in ("embed", "head", "first", "last", "biases"):
+        if which not in ("embed", "head", "first", "last", "biases", "tower", "vision", "projector"):
             raise NotScored("freeze", f"'{text}' is not modelled")
         parts.append(which + "_layers" if n else which)
         if n:

@@ -235,9 +235,9 @@ static void messages_say_field_value_and_range(void **state)
     ftmem__fields_validate(FTMEM_OBJECT_JOB, &job, &error);
     assert_string_equal(error.message, "job.margin is 1.5; it must be between 0.01 and 0.9");
     job.margin = 0;
-    job.freeze = 128;
+    job.freeze = 512;
     ftmem__fields_validate(FTMEM_OBJECT_JOB, &job, &error);
-    assert_string_equal(error.message, "job.freeze is 128; it must be a set of embed+head+first_layers+last_layers+all_but+tower+biases");
+    assert_string_equal(error.message, "job.freeze is 512; it must be a set of embed+head+first_layers+last_layers+all_but+tower+biases+vision+projector");
 }
 
 static void unterminated_texts_are_refused(void **state)
