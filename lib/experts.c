@@ -158,13 +158,11 @@ static experts_choice experts_route(ftmem__low *low, ftmem__var x)
 
 /* ------------------------------------------------------------------------------------------------------ experts */
 
-/* x[index]: the gradient is filled into zeros, of which a copy is made. */
+/* x[index]: the gradient is filled into zeros, in place (FunctionsManual.cpp, TensorAdvancedIndexing index_put_). */
 static ftmem__var experts_take(ftmem__low *low, ftmem__var x, ftmem__var index, int64_t n, int64_t cols)
 {
     ftmem__var y = ftmem__apply(low->tape, FTMEM__OP_INDEX, &x, 1, n, cols, x.dtype);
-    ftmem__node *node = ftmem__recorded(low->tape, y);
     ftmem__save_var(low->tape, y, index);
-    if (node) node->work = ftmem__round512(ftmem__bytes(x.dtype, x.n));
     return y;
 }
 
@@ -268,17 +266,16 @@ static ftmem__var experts_mlp(ftmem__low *low, ftmem__var x, ftmem__var offsets,
     return y;
 }
 
-/* Each result times its weight, back in the order of tokens, and summed over a token's experts: takes over y. */
+/* Each result times its weight, back in the order of tokens, and summed over a token's experts, by autocast in fp32
+   (autocast_mode.h fp32_set_opt_dtype: no copy is made): takes over y. */
 static ftmem__var experts_combine(ftmem__low *low, ftmem__var y, ftmem__var weights, int32_t dtype)
 {
     ftmem__tape *tape = low->tape;
-    ftmem__var weighted = ftmem__binary(tape, FTMEM__OP_MUL, y, weights), inverse = experts_table(low, weights.n, FTMEM_INT64), back, wide, sum, result;
+    ftmem__var weighted = ftmem__binary(tape, FTMEM__OP_MUL, y, weights), inverse = experts_table(low, weights.n, FTMEM_INT64), back, sum, result;
     ftmem__drop(tape, experts_table(low, weights.n, FTMEM_INT64)); /* arange */
     back = experts_take(low, weighted, inverse, weighted.n, weighted.cols);
     ftmem__drop(tape, weighted);
-    wide = ftmem__cast(tape, back, low->shape->autocast ? FTMEM_FP32 : back.dtype); /* sum is on autocast's fp32 list */
-    sum = ftmem__apply(tape, FTMEM__OP_MEAN, &wide, 1, low->tokens * weighted.cols, weighted.cols, wide.dtype);
-    ftmem__drop(tape, wide);
+    sum = ftmem__apply(tape, FTMEM__OP_MEAN, &back, 1, low->tokens * weighted.cols, weighted.cols, low->shape->autocast ? FTMEM_FP32 : back.dtype);
     result = ftmem__cast(tape, sum, dtype);
     ftmem__drop(tape, inverse);
     ftmem__drop(tape, y);
