@@ -33,15 +33,18 @@ typedef struct config_vision {
     const char *type, *text, *tower_class; /* model_type; of the text model where the file does not say; of the tower */
     int32_t tower;
     bool tied, projector_bias; /* class defaults */
+    bool taps;                 /* deepstack_visual_indexes */
 } config_vision;
 
 static const config_vision config_visions[] = {
-    { "llava", "llama", "clip_vision_model", FTMEM_TOWER_LLAVA, false, true },
-    { "gemma3", "gemma3_text", "siglip_vision_model", FTMEM_TOWER_GEMMA3, true, false },
-    { "mistral3", "mistral", "pixtral", FTMEM_TOWER_MISTRAL3, true, false },
-    { "qwen2_5_vl", "qwen2", "qwen2_5_vl_vision", FTMEM_TOWER_QWEN2_5_VL, false, false },
-    { "qwen3_vl", "qwen3", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false },
-    { "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false },
+    { "llava", "llama", "clip_vision_model", FTMEM_TOWER_LLAVA, false, true, false },
+    { "gemma3", "gemma3_text", "siglip_vision_model", FTMEM_TOWER_GEMMA3, true, false, false },
+    { "mistral3", "mistral", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, false },
+    { "qwen2_5_vl", "qwen2", "qwen2_5_vl_vision", FTMEM_TOWER_QWEN2_5_VL, false, false, false },
+    { "qwen3_vl", "qwen3", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, true },
+    { "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, true },
+    { "qwen3_5", "qwen3_5_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, false }, /* the same tower, with one output */
+    { "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, false },
 };
 
 typedef struct config_source {
@@ -1090,6 +1093,13 @@ static ftmem_status config_refuse_head(const config_source *c)
                        "vision_use_head is true; a pooling head of the vision tower is not modelled.");
 }
 
+/* Files call the tower by the whole model's name, or add _vision to it. */
+static bool config_tower_named(const config_vision *vision, const char *type)
+{
+    size_t n = strlen(vision->type);
+    return strcmp(type, vision->tower_class) == 0 || (strncmp(type, vision->type, n) == 0 && (type[n] == '\0' || strcmp(type + n, "_vision") == 0));
+}
+
 /* The tower's own config. Its dimensions go beside the text model's; what they have in common is the text model's. */
 static ftmem_status config_tower(const config_source *c, ftmem_model *model)
 {
@@ -1101,14 +1111,14 @@ static ftmem_status config_tower(const config_source *c, ftmem_model *model)
     tower.old = NULL;
     tower.cls = config_class_of(c->vision->tower_class);
     type = config_given(&tower, "model_type");
-    if (type && type->type == FTMEM_ENTRY_TEXT && strcmp(type->text, c->vision->type) != 0 && strcmp(type->text, c->vision->tower_class) != 0)
+    if (type && type->type == FTMEM_ENTRY_TEXT && !config_tower_named(c->vision, type->text))
         return config_fail(c, FTMEM_E_UNSUPPORTED, type, "this tower is not modelled in this model");
     model->tower = c->vision->tower;
     status = config_refuse_head(&tower);
     if (status == FTMEM_OK) status = config_refuse_options(&tower);
     if (status == FTMEM_OK) status = config_apply_all(&tower, model);
     config_copy_switches(model, &text);
-    if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_QWEN3_VL) config_taps(&tower, model);
+    if (status == FTMEM_OK && c->vision->taps) config_taps(&tower, model);
     return status == FTMEM_OK ? config_outer_keys(c, model) : status;
 }
 

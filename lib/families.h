@@ -180,6 +180,7 @@ typedef struct ftmem__family {
                                             decoder's own config (modeling_t5.py T5Stack) */
     bool loss_own_dtype;          /* CrossEntropyLoss of the logits as they are, in the model's own forward (modeling_t5.py, modeling_bert.py) */
     bool down_never_quantized;    /* _keep_in_fp32_modules has the down projection (modeling_t5.py) */
+    bool tables_by_row;           /* tables for each row: positions are given in time, height and width (modeling_qwen3_5.py) */
     bool gated_output;            /* queries come with a gate, by whose sigmoid attention's result is multiplied (modeling_qwen3_next.py Qwen3NextAttention) */
     bool linear_joined;           /* linear attention has two input projections, not four (modeling_qwen3_next.py Qwen3NextGatedDeltaNet) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */

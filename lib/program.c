@@ -650,7 +650,7 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
     const ftmem__shape *shape = low->shape;
     bool complex_pairs = shape->family->turn == FTMEM__TURN_COMPLEX; /* one complex table: two halves of it here */
     int32_t dtype = shape->family->tables == FTMEM__TABLES_FP32 || complex_pairs ? FTMEM_FP32 : shape->mask;
-    bool by_row = shape->model->tower == FTMEM_TOWER_QWEN2_5_VL || shape->model->tower == FTMEM_TOWER_QWEN3_VL; /* positions in time, height and width */
+    bool by_row = shape->family->tables_by_row || shape->model->tower == FTMEM_TOWER_QWEN2_5_VL || shape->model->tower == FTMEM_TOWER_QWEN3_VL; /* positions in time, height and width */
     int64_t n = (by_row ? low->b : 1) * shape->s * shape->rotary / (complex_pairs ? 2 : 1);
     if (shape->family->positions <= FTMEM__ROPE_INTERLEAVED) /* modeling_llama.py LlamaModel: position_ids is an argument of every block */
         program_argument(p, program_table(low, shape->s, 0, FTMEM_INT64, FTMEM__OP_TABLE));
