@@ -1,8 +1,9 @@
-# FTMEM_WARNINGS: what this compiler knows of our warnings. FTMEM_ARITHMETIC: flags that results depend on.
+# FTMEM_WARNINGS: what this compiler knows of our warnings. FTMEM_ARITHMETIC: flags that results depend on. FTMEM_SMALL: of releases.
 include(CheckCCompilerFlag)
 
 set(FTMEM_WARNINGS "")
 set(FTMEM_ARITHMETIC "")
+set(FTMEM_SMALL "")
 if(MSVC)
     set(FTMEM_WARNINGS /W4)
     if(FTMEM_WERROR)
@@ -30,3 +31,4 @@ if(FTMEM_WERROR)
     list(APPEND FTMEM_WARNINGS -Werror)
 endif()
 ftmem_check_flags(FTMEM_ARITHMETIC -ffp-contract=off) # a fused multiply-add would make figures differ between machines
+ftmem_check_flags(FTMEM_SMALL -fno-asynchronous-unwind-tables) # nothing is thrown through C

@@ -107,13 +107,16 @@ enum {
     FTMEM_CLIP_VISION_MODEL = 51, FTMEM_SIGLIP_VISION_MODEL = 52, FTMEM_PIXTRAL = 53, FTMEM_QWEN2_5_VL_VISION = 54, FTMEM_QWEN3_VL_VISION = 55,
     /* latent attention with dense MLPs; sinks; code outside transformers */
     FTMEM_MINICPM3 = 56, FTMEM_MIMO_V2_FLASH = 57, FTMEM_DEEPSEEK = 58,
+    FTMEM_QWEN2_MOE = 59, FTMEM_GPT_OSS = 60,
+    FTMEM_MINISTRAL3 = 61, FTMEM_MIMO = 62, FTMEM_NEMOTRON_H = 63,
     /* gated delta-net linear attention beside full attention */
-    FTMEM_QWEN3_NEXT = 59, FTMEM_QWEN3_5 = 60, FTMEM_QWEN3_5_MOE = 61,
-    FTMEM_FAMILY_END = 62
+    FTMEM_QWEN3_NEXT = 64, FTMEM_QWEN3_5 = 65, FTMEM_QWEN3_5_MOE = 66,
+    FTMEM_FAMILY_END = 67
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
-enum { FTMEM_ACT_AUTO = 0, FTMEM_SILU = 1, FTMEM_GELU = 2, FTMEM_GELU_TANH = 3, FTMEM_GELU_NEW = 4, FTMEM_RELU = 5, FTMEM_GELU_FAST = 6, FTMEM_GELU_BLOOM = 7, FTMEM_ACT_END = 8 };
+enum { FTMEM_ACT_AUTO = 0, FTMEM_SILU = 1, FTMEM_GELU = 2, FTMEM_GELU_TANH = 3, FTMEM_GELU_NEW = 4, FTMEM_RELU = 5, FTMEM_GELU_FAST = 6, FTMEM_GELU_BLOOM = 7,
+       FTMEM_RELU2 = 8, FTMEM_QUICK_GELU = 9, FTMEM_ACT_END = 10 };
 
 /* Vision towers with what leads from them to the text model, named by the vision-language model's model_type. */
 enum {
@@ -167,7 +170,48 @@ enum {
     FTMEM_SGD_MOMENTUM = 7,
     FTMEM_ADAFACTOR = 8,               /* transformers' Adafactor without momentum */
     FTMEM_PAGED_ADAMW_32BIT = 9,
-    FTMEM_OPTIMIZER_END = 10
+    FTMEM_ADAMW_32BIT = 10,  /* bitsandbytes, fp32 states */
+    FTMEM_ADAMW_APEX = 11,  /* apex FusedAdam */
+    FTMEM_ADAMW_DEEPSPEED = 12,  /* DeepSpeed FusedAdam */
+    FTMEM_ADAMW_ANYPRECISION = 13,  /* torchdistx, as transformers calls it: fp32 states */
+    FTMEM_ADAMW_ANYPRECISION_KAHAN = 14,  /* ... use_kahan_summation, bf16 states and compensation */
+    FTMEM_ADAMW_TORCHAO_8BIT = 15,  /* torchao AdamW8bit */
+    FTMEM_ADAMW_TORCHAO_4BIT = 16,  /* torchao AdamW4bit in blocks of 256, as transformers calls it */
+    FTMEM_ADAMW_TORCHAO_4BIT_128 = 17,  /* ... in blocks of 128, torchao's default */
+    FTMEM_ADAMW_TORCHAO_FP8 = 18,  /* torchao AdamWFp8 */
+    FTMEM_ADAMW_CPU_OFFLOAD = 19,  /* torchao CPUOffloadOptimizer over AdamW */
+    FTMEM_ADEMAMIX = 20,
+    FTMEM_ADEMAMIX_8BIT = 21,
+    FTMEM_PAGED_ADEMAMIX_32BIT = 22,
+    FTMEM_PAGED_ADEMAMIX_8BIT = 23,
+    FTMEM_LION_32BIT = 24,
+    FTMEM_LION_8BIT = 25,
+    FTMEM_PAGED_LION_32BIT = 26,
+    FTMEM_PAGED_LION_8BIT = 27,
+    FTMEM_LION_PYTORCH = 28,  /* lion-pytorch, without Triton */
+    FTMEM_RMSPROP = 29,  /* torch, foreach */
+    FTMEM_RMSPROP_32BIT = 30,
+    FTMEM_RMSPROP_8BIT = 31,
+    FTMEM_ADAGRAD = 32,  /* torch, foreach */
+    FTMEM_LAMB = 33,  /* bitsandbytes */
+    FTMEM_LAMB_8BIT = 34,
+    FTMEM_ADAFACTOR_MOMENTUM = 35,  /* transformers' Adafactor with beta1 */
+    FTMEM_CAME = 36,
+    FTMEM_GALORE_ADAMW = 37,
+    FTMEM_GALORE_ADAMW_LAYERWISE = 38,
+    FTMEM_APOLLO_ADAMW = 39,
+    FTMEM_APOLLO_ADAMW_LAYERWISE = 40,
+    FTMEM_LOMO = 41,
+    FTMEM_ADALOMO = 42,
+    FTMEM_GROKADAMW = 43,  /* states on the host between steps */
+    FTMEM_SCHEDULE_FREE_ADAMW = 44,
+    FTMEM_SCHEDULE_FREE_RADAM = 45,
+    FTMEM_SCHEDULE_FREE_SGD = 46,
+    FTMEM_STABLE_ADAMW = 47,  /* torch-optimi, its Triton kernels */
+    FTMEM_OPTIMI_ADAMW = 48,  /* torch-optimi, the loop; Kahan summation over 16-bit weights */
+    FTMEM_MUON = 49,  /* torch.optim.Muon for matrices of blocks, foreach AdamW for the rest */
+    FTMEM_SOPHIA = 50,
+    FTMEM_OPTIMIZER_END = 51
 };
 
 enum {
@@ -246,18 +290,19 @@ enum {
     /* of multi-head latent attention; FTMEM_ROLE_Q where queries have no latent */
     FTMEM_ROLE_Q_DOWN = 17,  /* hidden to q_rank */
     FTMEM_ROLE_Q_UP = 18,    /* q_rank to heads x head_dim */
-    FTMEM_ROLE_KV_DOWN = 19, /* hidden to kv_rank + rotary_dim */
-    FTMEM_ROLE_KV_UP = 20,   /* kv_rank to heads x (head_dim - rotary_dim + value_dim) */
+    FTMEM_ROLE_KV_DOWN = 19, /* hidden to kv_rank + rotary_dim; to the experts' latent */
+    FTMEM_ROLE_KV_UP = 20,   /* kv_rank to heads x (head_dim - rotary_dim + value_dim); from the experts' latent */
     /* of the indexer that chooses which tokens sparse attention sees; it works without gradients */
     FTMEM_ROLE_INDEX_Q = 21, FTMEM_ROLE_INDEX_K = 22, FTMEM_ROLE_INDEX_WEIGHTS = 23,
     FTMEM_ROLE_POOL = 24,  /* a linear between the blocks and the head: BERT's pooler, the transform before a masked LM's decoder */
     FTMEM_ROLE_WIDEN = 25, /* from the width of the token embedding to that of the blocks (ALBERT) */
-    FTMEM_ROLE_TOWER = 26, /* linears of a vision tower and its projector that have no name of the text model's */
-    /* of linear attention, whose queries, keys and values are FTMEM_ROLE_QKV */
-    FTMEM_ROLE_LINEAR_Z = 27,   /* the gate of its output */
-    FTMEM_ROLE_LINEAR_B = 28,   /* how much each token writes, where one linear makes both also how much the state decays */
-    FTMEM_ROLE_LINEAR_A = 29,   /* how much the state decays */
-    FTMEM_ROLE_LINEAR_OUT = 30, /* its output projection */
+    FTMEM_ROLE_TOWER = 26, /* linears of a vision tower, its projector and multi-token prediction that have no name of the text model's */
+    /* of blocks that are neither attention nor MLP: MIXER_OUT is one that PEFT refuses for LoRA in state-space mixers. Queries, keys and
+       values of linear attention are FTMEM_ROLE_QKV */
+    FTMEM_ROLE_MIXER_IN = 27,  /* of a state-space mixer; of linear attention the gate of its output */
+    FTMEM_ROLE_MIXER_OUT = 28, /* its output projection */
+    FTMEM_ROLE_LINEAR_B = 29,  /* how much each token writes, where one linear makes both also how much the state decays */
+    FTMEM_ROLE_LINEAR_A = 30,  /* how much the state decays */
     FTMEM_ROLE_END = 31
 };
 #define FTMEM_ROLES_ALL_LINEAR 0x7fffe1ffu /* every linear but the head: PEFT's "all-linear" */
@@ -342,8 +387,8 @@ typedef struct ftmem_model {
     int32_t inferred;         /* 1: dimensions were inferred from a parameter count */
     int32_t reserved;
     /* Per layer. Low four bits: 0 full attention, 1 sliding window, 2 full without rotation, 3 sparse with the index of the
-       layer before, 4 linear attention by the gated delta rule. High four bits: the MLP;
-       0 dense, 1 experts. */
+       layer before, 4 a state-space mixer, 5 none, 6 linear attention by the gated delta rule. High four bits: the MLP; 0 dense,
+       1 experts, 2 none. */
     uint8_t layer_kind[FTMEM_MAX_LAYERS];
     int64_t experts;           /* routed experts of a block with experts; 0: a dense model. All of them are parameters */
     int64_t experts_per_token; /* of those, how many work on one token; required with experts */
@@ -386,11 +431,27 @@ typedef struct ftmem_model {
     int64_t temporal_patch;   /* frames of a patch; 0: 1 */
     int32_t tower;            /* FTMEM_TOWER_...: a vision-language model, of which this is the text model; 0: none */
     int32_t mean_pooling;     /* switch: a classifier reads the mean of all tokens instead of the first one; AUTO: off */
+    int64_t ssm_heads;        /* of a state-space mixer (Mamba 2); 0: the model has none */
+    int64_t ssm_head_dim;     /* width of one of its heads */
+    int64_t ssm_state;        /* width of its state, for each dimension of a head */
+    int64_t ssm_groups;       /* of heads, which share B and C; 0: 1 */
+    int64_t ssm_chunk;        /* tokens of a chunk of its scan */
+    int64_t expert_latent;    /* width of what routed experts read and write, between two linears (Nemotron 3 Super); 0: hidden */
+    int32_t ssm_bias;         /* switch: biases in the mixer's linears; AUTO: off */
+    int32_t ssm_conv_bias;    /* switch: a bias in its convolution; AUTO: on */
+    int64_t mtp_layers;       /* blocks for multi-token prediction that are built and do not run (MiMo); 0: none */
     int64_t linear_key_heads;   /* linear attention: heads of queries and keys; 0: no block has it */
     int64_t linear_value_heads; /* heads of its values, a multiple; 0: linear_key_heads */
     int64_t linear_key_dim;     /* width of one of its query or key heads; required with linear_key_heads */
     int64_t linear_value_dim;   /* of one of its value heads; 0: linear_key_dim */
-    int64_t conv_kernel;        /* tokens that its convolution sees; 0: 4 */
+    int64_t conv_kernel;        /* tokens that the convolution of a state-space mixer or of linear attention sees; 0: 4 */
+    int64_t tower_heads;      /* heads of the vision tower; required with job.images */
+    int64_t tower_unread;     /* its last blocks whose output nobody reads: features are taken before them (LLaVA: 1) */
+    int64_t tower_tokens;     /* tokens that the projector makes of an image (Gemma-3's mm_tokens_per_image); 0: its patches, merged */
+    int64_t tower_window;     /* pixels of a window's side, in towers that attend in windows (Qwen2.5-VL); 0: they do not */
+    int64_t tower_full_every; /* every so many blocks one attends to the whole image; 0: all do */
+    int32_t tower_activation; /* of the tower's MLP; AUTO: the tower's usual one */
+    int32_t tower_class_token; /* switch: the class token's feature is among those handed on (LLaVA's select strategy "full"); AUTO: off */
 } ftmem_model;
 
 /* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do
@@ -517,6 +578,9 @@ typedef struct ftmem_job {
     int64_t optimizer_rank;       /* GaLore, APOLLO: rank of the projected gradients; 0: 128 (transformers) */
     int32_t optimizer_in_backward;/* switch: each tensor is updated as its gradient arrives, which is then freed; AUTO: as the optimizer does */
     int32_t grad_scaler;          /* switch: torch.amp.GradScaler; AUTO: on under autocast to fp16 */
+    int64_t images;               /* images of a row, which go through the vision tower; their tokens are counted in sequence. 0: rows of text alone */
+    int64_t image_height;         /* pixels of an image as the processor hands it on; 0: model.image_size */
+    int64_t image_width;          /* likewise */
 } ftmem_job;
 
 /* ------------------------------------------------------------------------------------------------- the fields */
@@ -601,7 +665,10 @@ typedef struct ftmem_memory {
     uint64_t weights_bytes, gradients_bytes, states_bytes, activations_bytes, overhead_bytes;
     int64_t parameters;       /* of the base model, shared matrices once */
     int64_t trainable;        /* trained, adapters included */
-    double flops_forward;     /* one micro-batch, by torch's FlopCounterMode (matmuls and attention; causal half not taken off) */
+    double flops_forward;     /* one micro-batch, by torch's FlopCounterMode (matmuls and attention; causal half not taken off).
+                                 That counter does not know grouped matrix products, so the products of routed experts add nothing
+                                 here: 2 x tokens x (experts_per_token x 3 x hidden x expert_ffn) for each block with experts.
+                                 What LoRA adds to experts' weights (baddbmm) is counted */
     double flops_backward;    /* recomputation included */
     uint64_t kept_bytes;      /* alive at the end of the first forward and not before it: kept by autograd; logits that the loop holds are left out */
     uint64_t kept_layer_bytes;/* of those, born in the middle block */
@@ -628,6 +695,8 @@ typedef struct ftmem_parameters {
     int64_t head;      /* 0 when tied */
     int64_t block;     /* one block */
     int64_t adapters;  /* LoRA matrices */
+    int64_t active;    /* of the base model, those that one token passes: total less the routed experts that were not chosen for
+                          it (embedding, head and a vision tower count whole); total for a dense model */
 } ftmem_parameters;
 FTMEM_API ftmem_status ftmem_count_parameters(const ftmem_job *job, ftmem_parameters *out, ftmem_error *error);
 

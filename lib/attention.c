@@ -146,6 +146,26 @@ static void attention_rotate_pairs(ftmem__low *low, ftmem__var qk[2], ftmem__var
     }
 }
 
+/* modeling_gpt_oss.py apply_rotary_pos_emb */
+static void attention_rotate_halves(ftmem__low *low, ftmem__var qk[2])
+{
+    ftmem__var turned[2];
+    int32_t i;
+    for (i = 0; i < 2; i++) turned[i] = ftmem__low_turn_pairs(low, qk[i]);
+    for (i = 0; i < 2; i++) attention_swap(low->tape, &qk[i], turned[i]);
+    qk[0].joined = qk[1].joined = true;
+}
+
+/* modeling_ministral3.py Ministral3Attention: a number for each position, in the queries' dtype. */
+static void attention_scale_positions(ftmem__low *low, ftmem__var *q)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var scale = ftmem__constant(low->shape->s, 1, q->dtype);
+    scale.store = ftmem__alloc(tape, FTMEM__OP_TABLE, scale.n, 1, q->dtype, tape->birth);
+    attention_swap(tape, q, ftmem__binary(tape, FTMEM__OP_MUL, *q, scale));
+    ftmem__drop(tape, scale);
+}
+
 /* Rotates queries and keys in place. The gradient that comes out of slices is laid out by heads: its view is a copy. */
 void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, int32_t *count)
 {
@@ -156,15 +176,17 @@ void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, in
     int32_t i;
     for (i = 0; i < 2; i++) {
         width[i] = qk[i].cols;
-        qk[i].cols = shape->d;
+        qk[i] = ftmem__shaped(qk[i], qk[i].n, shape->d);
         if (fused && !whole && !pairs && !qk[i].joined && !qk[i].parted)
             attention_swap(low->tape, &qk[i], ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, qk[i]));
     }
     if (whole && shape->job->kernels & FTMEM_FUSED_ROPE) attention_rotate_fused(low->tape, qk);
     else if (whole) attention_rotate_whole(low, qk);
+    else if (shape->family->turn == FTMEM__TURN_HALVES) attention_rotate_halves(low, qk);
     else if (pairs) attention_rotate_pairs(low, qk, locals, count);
     else attention_rotate_slices(low, qk, shape->family->turn >= FTMEM__TURN_APART, shape->family->turn == FTMEM__TURN_APART, locals, count);
-    for (i = 0; i < 2; i++) qk[i].cols = width[i];
+    if (shape->family->scaled_by_position) attention_scale_positions(low, &qk[0]);
+    for (i = 0; i < 2; i++) qk[i] = ftmem__shaped(qk[i], qk[i].n, width[i]);
 }
 
 /* ---------------------------------------------------------------------------------------------------- kernels */
@@ -259,7 +281,7 @@ static ftmem__var attention_transpose(attention_call *call, ftmem__var out)
 {
     ftmem__var y = ftmem__unary(call->low->tape, FTMEM__OP_CLONE, out);
     ftmem__drop(call->low->tape, out);
-    y.cols = attention_out_cols(call);
+    y = ftmem__shaped(y, y.n, attention_out_cols(call));
     return y;
 }
 
@@ -300,7 +322,7 @@ static ftmem__var attention_bias_mask(attention_call *call)
     ftmem__var bias = ftmem__keep(tape, *call->low->bias), future = ftmem__constant(0, 0, FTMEM_BOOL);
     if (causal) {
         future.store = ftmem__alloc(tape, FTMEM__OP_MASK, shape->s * s, s, FTMEM_BOOL, tape->birth);
-        future.n = shape->s * s;
+        future = ftmem__shaped(future, shape->s * s, future.cols);
     }
     if (causal || call->mask) attention_swap(tape, &bias, ftmem__apply(tape, FTMEM__OP_WHERE, &bias, 1, n, s, bias.dtype));
     if (causal) ftmem__save_var(tape, bias, future);
@@ -568,28 +590,32 @@ static ftmem__var attention_with_sinks(attention_call *call, ftmem__var scores)
     return y;
 }
 
-/* modeling_mimo_v2_flash.py eager_attention_forward: window blocks have sinks. */
+/* modeling_mimo_v2_flash.py eager_attention_forward: window blocks have sinks. modeling_gpt_oss.py: all have them, and the scores
+   before and after keep names of their own. */
 static ftmem__var attention_eager_sinks(attention_call *call)
 {
     ftmem__low *low = call->low;
     ftmem__tape *tape = low->tape;
-    bool sinks = low->kind == FTMEM__LAYER_SLIDING;
+    bool named = low->shape->family->eager == FTMEM__EAGER_SINKS_NAMED, sinks = named || low->kind == FTMEM__LAYER_SLIDING;
     int64_t n = attention_scores(call), s = call->keys;
-    ftmem__var mask = ftmem__constant(low->b * low->shape->s * s, s, low->shape->stream), x, p, weights, out;
+    ftmem__var mask = ftmem__constant(low->b * low->shape->s * s, s, low->shape->stream), x, scores = { 0 }, p, weights, out;
     x = attention_scores_of(call, call->groups == 1);
     attention_swap(tape, &x, ftmem__unary(tape, FTMEM__OP_SCALE, x));
     attention_swap(tape, &x, ftmem__binary(tape, FTMEM__OP_ADD, x, mask));
+    if (named) scores = ftmem__keep(tape, x);
     if (sinks) x = attention_with_sinks(call, x);
     x = attention_less_highest(tape, x);
     p = ftmem__unary(tape, FTMEM__OP_SOFTMAX, x);
-    ftmem__drop(tape, x);
+    if (!named) ftmem__drop(tape, x);
     if (sinks) attention_swap(tape, &p, ftmem__apply(tape, FTMEM__OP_SLICE, &p, 1, n, s, p.dtype));
     weights = ftmem__low_dropout(low, ftmem__keep(tape, p), low->shape->model->attention_dropout);
     attention_swap(tape, &weights, ftmem__cast(tape, weights, call->v.dtype));
+    if (named) ftmem__drop(tape, scores);
     out = attention_matmul(call, weights, call->v, false, call->groups == 1, attention_out_n(call), low->shape->dv, low->shape->dv);
     low->weights = weights;
     low->has_weights = true;
     out = attention_transpose(call, out);
+    if (named) ftmem__drop(tape, x);
     ftmem__drop(tape, p);
     return out;
 }
@@ -601,15 +627,17 @@ static ftmem__var attention_eager_of(attention_call *call)
     case FTMEM__EAGER_MPT: return attention_eager_mpt(call);
     case FTMEM__EAGER_BLOOM: return attention_eager_bloom(call);
     case FTMEM__EAGER_T5: return attention_eager_t5(call);
-    case FTMEM__EAGER_SINKS: return attention_eager_sinks(call);
+    case FTMEM__EAGER_SINKS:
+    case FTMEM__EAGER_SINKS_NAMED: return attention_eager_sinks(call);
     default: return attention_eager(call);
     }
 }
 
-/* modeling_mpt.py and modeling_bloom.py have no other attention, modeling_mimo_v2_flash.py none but flash-attention 4. */
+/* modeling_mpt.py and modeling_bloom.py have no other attention, modeling_mimo_v2_flash.py and modeling_gpt_oss.py none but flash-attention 3 and 4. */
 bool ftmem__low_own_eager(const ftmem__low *low)
 {
-    return low->shape->family->eager == FTMEM__EAGER_MPT || low->shape->family->eager == FTMEM__EAGER_BLOOM || low->shape->family->eager == FTMEM__EAGER_SINKS;
+    int32_t eager = low->shape->family->eager;
+    return eager == FTMEM__EAGER_MPT || eager == FTMEM__EAGER_BLOOM || eager >= FTMEM__EAGER_SINKS;
 }
 
 /* aten/src/ATen/native/transformers/attention.cpp _scaled_dot_product_attention_math: scales q and k apart, in fp32. */

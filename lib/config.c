@@ -32,19 +32,21 @@ typedef struct config_other {
 typedef struct config_vision {
     const char *type, *text, *tower_class; /* model_type; of the text model where the file does not say; of the tower */
     int32_t tower;
-    bool tied, projector_bias; /* class defaults */
-    bool taps;                 /* deepstack_visual_indexes */
+    bool tied, projector_bias; /* class defaults, and of vision_feature_layer */
+    int64_t feature;
+    bool taps; /* deepstack_visual_indexes */
 } config_vision;
 
 static const config_vision config_visions[] = {
-    { "llava", "llama", "clip_vision_model", FTMEM_TOWER_LLAVA, false, true, false },
-    { "gemma3", "gemma3_text", "siglip_vision_model", FTMEM_TOWER_GEMMA3, true, false, false },
-    { "mistral3", "mistral", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, false },
-    { "qwen2_5_vl", "qwen2", "qwen2_5_vl_vision", FTMEM_TOWER_QWEN2_5_VL, false, false, false },
-    { "qwen3_vl", "qwen3", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, true },
-    { "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, true },
-    { "qwen3_5", "qwen3_5_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, false }, /* the same tower, with one output */
-    { "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, false },
+    { "llava", "llama", "clip_vision_model", FTMEM_TOWER_LLAVA, false, true, -2, false },
+    { "gemma3", "gemma3_text", "siglip_vision_model", FTMEM_TOWER_GEMMA3, true, false, -1, false },
+    { "mistral3", "mistral", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1, false },
+    { "ministral3", "ministral3", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1, false }, /* a text_config and a vision_config: Mistral3ForConditionalGeneration */
+    { "qwen2_5_vl", "qwen2", "qwen2_5_vl_vision", FTMEM_TOWER_QWEN2_5_VL, false, false, -1, false },
+    { "qwen3_vl", "qwen3", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, true },
+    { "qwen3_5", "qwen3_5_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, false }, /* the same tower, with one output */
+    { "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, false },
+    { "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, true },
 };
 
 typedef struct config_source {
@@ -296,8 +298,15 @@ static ftmem_status config_activation(const config_source *c, const ftmem_entry 
         const char *name;
         int32_t value;
     } names[] = {
-        { "silu", FTMEM_SILU },         { "swish", FTMEM_SILU }, { "gelu", FTMEM_GELU },           { "gelu_pytorch_tanh", FTMEM_GELU_TANH },
-        { "gelu_new", FTMEM_GELU_NEW }, { "relu", FTMEM_RELU },  { "gelu_fast", FTMEM_GELU_FAST },
+        { "silu", FTMEM_SILU },
+        { "swish", FTMEM_SILU },
+        { "gelu", FTMEM_GELU },
+        { "gelu_pytorch_tanh", FTMEM_GELU_TANH },
+        { "gelu_new", FTMEM_GELU_NEW },
+        { "relu", FTMEM_RELU },
+        { "gelu_fast", FTMEM_GELU_FAST },
+        { "relu2", FTMEM_RELU2 },
+        { "quick_gelu", FTMEM_QUICK_GELU },
     };
     if (e->type != FTMEM_ENTRY_TEXT || !e->text) return config_fail(c, FTMEM_E_TYPE, e, "it must be the name of an activation");
     for (int32_t i = 0; i < FTMEM__COUNT(names); i++)
@@ -306,7 +315,7 @@ static ftmem_status config_activation(const config_source *c, const ftmem_entry 
             *value = c->cls->family == FTMEM_GEMMA && names[i].value == FTMEM_GELU ? FTMEM_GELU_TANH : names[i].value;
             return FTMEM_OK;
         }
-    return config_fail(c, FTMEM_E_UNSUPPORTED, e, "modelled are silu, gelu, gelu_pytorch_tanh, gelu_new, gelu_fast and relu");
+    return config_fail(c, FTMEM_E_UNSUPPORTED, e, "modelled are silu, gelu, gelu_pytorch_tanh, gelu_new, gelu_fast, quick_gelu, relu and relu2");
 }
 
 static ftmem_status config_switch(const config_source *c, const ftmem_entry *e, int32_t *value)
@@ -651,6 +660,61 @@ static ftmem_status config_kind_item(const config_source *c, const ftmem_entry *
     return config_fail(c, FTMEM_E_UNSUPPORTED, e, "modelled are full_attention and sliding_attention");
 }
 
+/* Blocks that have one part each: by name, by an older name, and in a pattern (configuration_nemotron_h.py). */
+static const struct {
+    const char *name, *old;
+    char letter;
+    uint8_t kind;
+} config_mixers[] = {
+    { "linear_attention", "mamba", 'M', FTMEM__LAYER_SSM | FTMEM__MLP_NONE << 4 },
+    { "full_attention", "attention", '*', FTMEM__LAYER_FULL | FTMEM__MLP_NONE << 4 },
+    { "mlp", "mlp", '-', FTMEM__LAYER_NONE },
+    { "moe", "moe", 'E', FTMEM__LAYER_NONE | FTMEM__MLP_EXPERTS << 4 },
+};
+
+static ftmem_status config_mixer_item(const config_source *c, const ftmem_entry *e, uint8_t *kind)
+{
+    for (int32_t i = 0; i < FTMEM__COUNT(config_mixers); i++) {
+        *kind = config_mixers[i].kind;
+        if (e->type == FTMEM_ENTRY_TEXT && (strcmp(e->text, config_mixers[i].name) == 0 || strcmp(e->text, config_mixers[i].old) == 0)) return FTMEM_OK;
+    }
+    return config_fail(c, FTMEM_E_UNSUPPORTED, e, "modelled are linear_attention, full_attention, mlp and moe");
+}
+
+static ftmem_status config_mixer_pattern(const config_source *c, const ftmem_entry *e, ftmem_model *model)
+{
+    const char *p = e->type == FTMEM_ENTRY_TEXT ? e->text : "";
+    for (model->layers = 0; *p; p++) {
+        int32_t i = 0;
+        while (i < FTMEM__COUNT(config_mixers) && config_mixers[i].letter != *p) i++;
+        if (i == FTMEM__COUNT(config_mixers) || model->layers == FTMEM_MAX_LAYERS)
+            return config_fail(c, FTMEM_E_UNSUPPORTED, e, "it must be up to 512 of the letters M, *, - and E");
+        model->layer_kind[model->layers++] = config_mixers[i].kind;
+    }
+    return model->layers > 0 ? FTMEM_OK : config_fail(c, FTMEM_E_TYPE, e, "it must be a text with a letter for each layer");
+}
+
+/* A list, or else a pattern, says how many layers there are; num_hidden_layers does not count. */
+static ftmem_status config_one_part(const config_source *c, ftmem_model *model)
+{
+    static const ftmem_entry usual = { .key = "hybrid_override_pattern", .type = FTMEM_ENTRY_TEXT, .text = "ME*-" };
+    const ftmem_entry *pattern = config_given(c, "hybrid_override_pattern");
+    const char *list = config_given(c, "layer_types.0") ? "layer_types" : "layers_block_type";
+    ftmem_entry act = config_lookup(c, "mamba_hidden_act");
+    bool given = false, routed = false;
+    ftmem_status status = FTMEM_OK;
+    if (act.type != FTMEM_ENTRY_TEXT || strcmp(act.text, "silu") != 0) return config_fail(c, FTMEM_E_UNSUPPORTED, &act, "modelled is silu");
+    model->layers = 0;
+    for (size_t i = 0; i < c->count; i++)
+        if (config_list_index(c, &c->entries[i], list) >= model->layers) model->layers = config_list_index(c, &c->entries[i], list) + 1;
+    if (model->layers > FTMEM_MAX_LAYERS) return ftmem__fail_int(c->error, FTMEM_E_UNSUPPORTED, list, model->layers, "More than 512 layers are not modelled.");
+    if (model->layers == 0) status = config_mixer_pattern(c, pattern ? pattern : &usual, model);
+    else status = config_list(c, list, model->layers, config_mixer_item, model->layer_kind, &given);
+    for (int64_t i = 0; i < model->layers; i++) routed = routed || ftmem__layer_mlp(model->layer_kind[i]) == FTMEM__MLP_EXPERTS;
+    if (!routed) model->experts = model->experts_per_token = model->expert_ffn = model->shared_ffn = model->expert_latent = 0;
+    return status;
+}
+
 static ftmem_status config_rotates_item(const config_source *c, const ftmem_entry *e, uint8_t *rotates)
 {
     if (e->type != FTMEM_ENTRY_INT && e->type != FTMEM_ENTRY_BOOL) return config_fail(c, FTMEM_E_TYPE, e, "it must be 0 or 1");
@@ -726,6 +790,7 @@ static bool config_any_window(const ftmem_model *model)
 static ftmem_status config_layers(const config_source *c, ftmem_model *model)
 {
     int64_t window = 0;
+    if (c->cls->family == FTMEM_NEMOTRON_H) return config_one_part(c, model);
     if (!config_is(c, CONFIG_WINDOW)) return FTMEM_OK;
     ftmem_status status = config_window(c, &window);
     if (status == FTMEM_OK && c->cls->family == FTMEM_SMOLLM3) status = config_smollm3_layers(c, window, model);
@@ -1060,6 +1125,24 @@ static ftmem_entry config_outer(const config_source *c, const char *key)
     return given ? *given : none;
 }
 
+/* vision_feature_layer counts the tower's input too, or from the end; vision_feature_select_strategy says whether the class token goes on. */
+static ftmem_status config_features(const config_source *c, ftmem_model *model)
+{
+    ftmem_entry layer = config_outer(c, "vision_feature_layer"), select = config_outer(c, "vision_feature_select_strategy"),
+                act = config_outer(c, "projector_hidden_act"), tokens = config_outer(c, "mm_tokens_per_image");
+    int64_t from = layer.type == FTMEM_ENTRY_INT ? layer.integer : c->vision->feature;
+    model->tower_unread = from < 0 ? -1 - from : model->tower_layers - from;
+    if (model->tower_unread < 0 || model->tower_unread >= model->tower_layers)
+        return config_fail(c, FTMEM_E_UNSUPPORTED, &layer, "features are taken from a block's output");
+    if (select.type == FTMEM_ENTRY_TEXT && strcmp(select.text, "full") == 0) model->tower_class_token = FTMEM_ON;
+    if (tokens.type == FTMEM_ENTRY_INT && (tokens.integer < 1 || tokens.integer > 1 << 24))
+        return config_fail(c, FTMEM_E_RANGE, &tokens, "it must be from 1 to 2^24");
+    if (c->vision->tower == FTMEM_TOWER_GEMMA3) model->tower_tokens = tokens.type == FTMEM_ENTRY_INT ? tokens.integer : 256;
+    if (act.type == FTMEM_ENTRY_TEXT && strcmp(act.text, "gelu") != 0)
+        return config_fail(c, FTMEM_E_UNSUPPORTED, &act, "a projector with another activation than gelu is not modelled");
+    return FTMEM_OK;
+}
+
 /* Whether the head is tied is the whole model's to say, and so are the projector's options. */
 static ftmem_status config_outer_keys(const config_source *c, ftmem_model *model)
 {
@@ -1117,7 +1200,10 @@ static ftmem_status config_tower(const config_source *c, ftmem_model *model)
     status = config_refuse_head(&tower);
     if (status == FTMEM_OK) status = config_refuse_options(&tower);
     if (status == FTMEM_OK) status = config_apply_all(&tower, model);
+    model->tower_activation = model->activation;
+    model->activation = text.activation;
     config_copy_switches(model, &text);
+    if (status == FTMEM_OK) status = config_features(c, model);
     if (status == FTMEM_OK && c->vision->taps) config_taps(&tower, model);
     return status == FTMEM_OK ? config_outer_keys(c, model) : status;
 }

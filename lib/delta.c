@@ -159,7 +159,7 @@ static ftmem__var delta_solve(ftmem__low *low, ftmem__var system, ftmem__var rig
 
 /* --------------------------------------------------------------------------------------------------------- chunks */
 
-typedef struct delta_scan { /* what the chunks read, and what goes from one to the next */
+typedef struct delta_scan {                                         /* what the chunks read, and what goes from one to the next */
     ftmem__var query, key, attention, values, decayed, chunk_decay; /* values: new_values; decayed: k_cumdecay */
     ftmem__var out, state, inter, written;                          /* core_attn_out, last_recurrent_state, inter_chunk_attn, v_new */
     int64_t tokens, chunks;                                         /* of a chunk: rows x heads x 64 */
@@ -266,7 +266,7 @@ static void delta_scan_all(ftmem__low *low, const delta_widths *w, delta_scan *s
 static ftmem__var delta_repeat(ftmem__low *low, const delta_widths *w, ftmem__var x)
 {
     ftmem__var y;
-    x.cols = w->k;
+    x = ftmem__shaped(x, x.n, w->k);
     if (w->groups == 1) return ftmem__keep(low->tape, x);
     y = ftmem__apply(low->tape, FTMEM__OP_EXPAND, &x, 1, x.n * w->groups, w->k, x.dtype);
     return y;
@@ -387,7 +387,7 @@ static ftmem__var delta_rule(ftmem__low *low, const delta_widths *w, const ftmem
     ftmem__var in[5], y;
     int32_t i;
     for (i = 0; i < 5; i++) in[i] = i < 2 ? delta_repeat(low, w, given[i]) : given[i];
-    in[2].cols = w->v;
+    in[2] = ftmem__shaped(in[2], in[2].n, w->v);
     delta_prepare(low, w, in);
     for (i = 2; i < 5; i++) delta_name(&frame, in[i]);
     delta_within(low, w, in, &frame, &s);
@@ -413,7 +413,7 @@ static ftmem__var delta_convolve(ftmem__low *low, const delta_widths *w, ftmem__
     int64_t channels = 2 * w->keys + w->values, kernel = shape->model->conv_kernel, length = shape->s + kernel - 1;
     ftmem__var weight = ftmem__low_parameter_of(low, FTMEM_ROLE_NORM, channels * kernel, kernel, shape->dtype), wide = ftmem__cast(tape, x, weight.dtype);
     ftmem__var in = ftmem__cast(tape, wide, shape->autocast ? shape->autocast : wide.dtype), w16 = ftmem__cast(tape, weight, in.dtype), whole, y;
-    whole = ftmem__matmul(tape, FTMEM__OP_CONV_DEPTHWISE, in, w16, NULL, low->b * channels * length, length, 2.0 * (double)(low->b * length * channels * kernel));
+    whole = ftmem__matmul(tape, FTMEM__OP_CONV_EACH, in, w16, NULL, low->b * channels * length, length, 2.0 * (double)(low->b * length * channels * kernel));
     ftmem__drop(tape, w16);
     ftmem__drop(tape, in);
     ftmem__drop(tape, wide);
@@ -459,7 +459,7 @@ static delta_inputs delta_project(ftmem__low *low, const delta_widths *w, ftmem_
     delta_inputs in = { 0 };
     if (low->shape->family->linear_joined) return delta_project_joined(low, w, x, frame);
     in.mixed = ftmem__low_linear(low, FTMEM_ROLE_QKV, x, 2 * w->keys + w->values, false);
-    in.z = delta_name(frame, ftmem__low_linear(low, FTMEM_ROLE_LINEAR_Z, x, w->values, false));
+    in.z = delta_name(frame, ftmem__low_linear(low, FTMEM_ROLE_MIXER_IN, x, w->values, false));
     in.b = delta_name(frame, ftmem__low_linear(low, FTMEM_ROLE_LINEAR_B, x, w->heads, false));
     in.a = delta_name(frame, ftmem__low_linear(low, FTMEM_ROLE_LINEAR_A, x, w->heads, false));
     return in;
@@ -532,9 +532,9 @@ ftmem__var ftmem__low_delta(ftmem__low *low, ftmem__var x)
     low->tape->part = FTMEM__PART_ATTENTION;
     in = delta_project(low, &w, delta_name(&frame, delta_unpadded(low, x)), &frame);
     core = delta_mix(low, &w, &in, &frame);
-    core.cols = w.values;
+    core = ftmem__shaped(core, core.n, w.values);
     low->tape->part = FTMEM__PART_ATTENTION;
-    y = ftmem__low_linear(low, FTMEM_ROLE_LINEAR_OUT, core, low->shape->h, false);
+    y = ftmem__low_linear(low, FTMEM_ROLE_MIXER_OUT, core, low->shape->h, false);
     ftmem__drop(low->tape, core);
     delta_leave(low, &frame);
     return y;

@@ -84,33 +84,28 @@ ftmem__var ftmem__low_widen(ftmem__low *low, ftmem__var x)
 
 /* ---------------------------------------------------------------------------------------------------- patches */
 
-/* modeling_vit.py ViTModel.forward casts what it is given to the weights' dtype. */
-static ftmem__var encoder_pixels(ftmem__low *low)
-{
-    const ftmem__shape *shape = low->shape;
-    int64_t side = shape->model->image_size, n = low->b * shape->model->channels * side * side;
-    return ftmem__cast(low->tape, ftmem__constant(n, side, ftmem__shape_pixels(shape)), shape->dtype);
-}
-
-/* nn.Conv2d with a stride as wide as its kernel, autocast honoured. */
-static ftmem__var encoder_convolve(ftmem__low *low, ftmem__var pixels, int64_t patches)
+/* nn.Conv2d with a stride as wide as its kernel, over pixels in the weights' dtype (modeling_vit.py ViTModel.forward, modeling_clip.py
+   CLIPVisionEmbeddings.forward), autocast honoured. */
+ftmem__var ftmem__low_patches(ftmem__low *low, int32_t role, int64_t patches, bool bias)
 {
     const ftmem__shape *shape = low->shape;
     ftmem__tape *tape = low->tape;
-    int64_t each = shape->model->channels * shape->model->patch_size * shape->model->patch_size, h = shape->h;
-    int32_t dtype = shape->autocast ? shape->autocast : shape->dtype, i;
-    double flops = 2.0 * (double)(low->b * patches) * (double)each * (double)h;
-    ftmem__var in[3], y;
+    int64_t each = shape->model->channels * shape->model->patch_size * shape->model->patch_size, h = shape->h, n = low->b * patches;
+    int32_t dtype = shape->autocast ? shape->autocast : shape->dtype, i, count = bias ? 3 : 2;
+    bool trained = role == FTMEM_ROLE_TOWER ? low->trained : shape->position_trained;
+    double flops = 2.0 * (double)n * (double)each * (double)h;
+    ftmem__var pixels = ftmem__cast(tape, ftmem__constant(n * each, shape->model->image_size, ftmem__shape_pixels(shape)), shape->dtype), in[3], y;
     ftmem__node *node;
     in[0] = ftmem__cast(tape, pixels, dtype);
-    in[1] = ftmem__cast_weight(tape, ftmem__low_parameter(low, FTMEM_ROLE_EMBED, h * each, each, shape->position_trained), dtype);
-    in[2] = ftmem__cast_weight(tape, ftmem__low_parameter(low, FTMEM_ROLE_EMBED, h, h, shape->position_trained), dtype);
-    y = ftmem__apply(tape, FTMEM__OP_CONVOLUTION, in, 3, low->b * patches * h, h, dtype);
+    in[1] = ftmem__cast_weight(tape, ftmem__low_parameter(low, role, h * each, each, trained), dtype);
+    if (bias) in[2] = ftmem__cast_weight(tape, ftmem__low_parameter(low, role, h, h, trained), dtype);
+    y = ftmem__apply(tape, FTMEM__OP_CONVOLUTION, in, count, n * h, h, dtype);
     ftmem__save_var(tape, y, in[1]); /* whether or not the pixels need a gradient */
     tape->flops += flops;
     node = ftmem__recorded(tape, y);
     if (node) node->flops = flops;
-    for (i = 0; i < 3; i++) ftmem__drop(tape, in[i]);
+    for (i = 0; i < count; i++) ftmem__drop(tape, in[i]);
+    ftmem__drop(tape, pixels);
     return y;
 }
 
@@ -130,9 +125,9 @@ ftmem__var ftmem__low_embed_patches(ftmem__low *low)
 {
     const ftmem__shape *shape = low->shape;
     ftmem__tape *tape = low->tape;
-    ftmem__var pixels = encoder_pixels(low), part[2], x, table, patches;
+    ftmem__var part[2], x, table, patches;
     part[0] = encoder_class_token(low);
-    patches = encoder_convolve(low, pixels, shape->s - 1);
+    patches = ftmem__low_patches(low, FTMEM_ROLE_EMBED, shape->s - 1, true);
     ftmem__low_input_leaf(low, &patches);
     part[1] = ftmem__cast(tape, patches, part[0].dtype); /* cat takes the widest dtype (autocast_mode.h, promote) */
     ftmem__drop(tape, patches);
@@ -141,6 +136,5 @@ ftmem__var ftmem__low_embed_patches(ftmem__low *low)
     ftmem__drop(tape, part[0]);
     table = ftmem__low_parameter(low, FTMEM_ROLE_POSITION, shape->s * shape->h, shape->h, shape->position_trained);
     encoder_replace(tape, &x, ftmem__binary(tape, FTMEM__OP_ADD, x, table));
-    ftmem__drop(tape, pixels);
     return ftmem__low_dropout(low, x, shape->model->embed_dropout);
 }

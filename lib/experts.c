@@ -30,7 +30,8 @@ static ftmem__var experts_router_weight(ftmem__low *low, ftmem__var w)
     if (!experts_target(low, FTMEM_ROLE_ROUTER)) return w;
     a = ftmem__low_adapter(low, FTMEM_ROLE_ROUTER, r * h, r);
     b = ftmem__low_adapter(low, FTMEM_ROLE_ROUTER, e * r, e);
-    a.cols = b.cols = r; /* B A: rows of B times columns of A */
+    a = ftmem__shaped(a, a.n, r);
+    b = ftmem__shaped(b, b.n, r); /* B A: rows of B times columns of A */
     delta = ftmem__low_plain_linear(low, b, a, NULL, h);
     scaled = ftmem__unary(tape, FTMEM__OP_SCALE, delta);
     ftmem__drop(tape, delta);
@@ -83,10 +84,12 @@ static ftmem__var experts_logits(ftmem__low *low, ftmem__var x)
     ftmem__tape *tape = low->tape;
     int32_t dtype = shape->family->router_fp32 ? FTMEM_FP32 : shape->dtype;
     int64_t e = shape->model->experts;
-    ftmem__var w = ftmem__low_parameter_of(low, FTMEM_ROLE_ROUTER, e * shape->h, shape->h, dtype), wide, y;
+    ftmem__var w = ftmem__low_parameter_of(low, FTMEM_ROLE_ROUTER, e * shape->h, shape->h, dtype), bias, wide, y;
+    bool biased = shape->family->router == FTMEM__ROUTER_CHOSEN;
     w = experts_router_weight(low, w);
+    if (biased) bias = ftmem__low_parameter_of(low, FTMEM_ROLE_ROUTER, e, e, dtype);
     wide = ftmem__cast(tape, x, shape->family->router_fp32 ? FTMEM_FP32 : x.dtype);
-    y = ftmem__low_plain_linear(low, wide, w, NULL, e);
+    y = ftmem__low_plain_linear(low, wide, w, biased ? &bias : NULL, e);
     ftmem__drop(tape, wide);
     ftmem__drop(tape, w);
     return y;
@@ -113,6 +116,13 @@ static void experts_route_softmax(ftmem__low *low, experts_choice *c)
     if (router == FTMEM__ROUTER_SOFTMAX_CAST) experts_replace(tape, &c->weights, ftmem__cast(tape, c->weights, c->logits.dtype));
     if (router == FTMEM__ROUTER_SOFTMAX_SCALED) experts_replace(tape, &c->weights, ftmem__unary(tape, FTMEM__OP_SCALE, c->weights));
     ftmem__drop(tape, probabilities);
+}
+
+/* modeling_gpt_oss.py GptOssTopKRouter: softmax over the chosen logits, in their dtype. */
+static void experts_route_chosen(ftmem__low *low, experts_choice *c)
+{
+    c->weights = experts_pick(low, c->logits, &c->index);
+    experts_replace(low->tape, &c->weights, ftmem__unary(low->tape, FTMEM__OP_SOFTMAX, c->weights));
 }
 
 /* What the choice of groups leaves in names until the router returns: the two best of each group, the groups' sums, the
@@ -152,13 +162,14 @@ static experts_choice experts_route(ftmem__low *low, ftmem__var x)
     experts_choice c;
     c.logits = experts_logits(low, x);
     if (low->shape->family->router >= FTMEM__ROUTER_SIGMOID) experts_route_sigmoid(low, &c);
+    else if (low->shape->family->router == FTMEM__ROUTER_CHOSEN) experts_route_chosen(low, &c);
     else experts_route_softmax(low, &c);
     return c;
 }
 
 /* ------------------------------------------------------------------------------------------------------ experts */
 
-/* x[index]: the gradient is filled into zeros, in place (FunctionsManual.cpp, TensorAdvancedIndexing index_put_). */
+/* x[index]: the gradient is filled into zeros, in place (FunctionsManual.cpp index_backward). */
 static ftmem__var experts_take(ftmem__low *low, ftmem__var x, ftmem__var index, int64_t n, int64_t cols)
 {
     ftmem__var y = ftmem__apply(low->tape, FTMEM__OP_INDEX, &x, 1, n, cols, x.dtype);
@@ -181,11 +192,13 @@ typedef struct experts_weight { /* of all experts: as stored, or with what an ad
 } experts_weight;
 
 /* peft/tuners/lora/layer.py ParamWrapper over experts x out x in: the weight is replaced by baddbmm(weight, B, A), made once
-   when the parametrisation is registered and once where it is used. gate_up_proj stands for two modules: twice the rank. */
+   when the parametrisation is registered and once where it is used. gate_up_proj stands for two modules: twice the rank, unless it was
+   named itself (LoraConfig.target_parameters). */
 static experts_weight experts_declare(ftmem__low *low, int32_t role, int64_t out, int64_t in)
 {
     experts_weight w = { 0 };
-    w.rank = low->shape->adapter->rank * (role == FTMEM_ROLE_EXPERTS_UP ? 2 : 1);
+    bool two = role == FTMEM_ROLE_EXPERTS_UP && low->shape->family->experts_as != FTMEM__EXPERTS_AS_PARAMETERS && low->shape->family->mlp != FTMEM__PLAIN;
+    w.rank = low->shape->adapter->rank * (two ? 2 : 1);
     w.base = ftmem__low_parameter(low, role, low->shape->model->experts * out * in, in, low->trained);
     w.adapted = experts_target(low, role);
     return w;
@@ -255,13 +268,82 @@ static ftmem__var experts_gated(ftmem__low *low, ftmem__var both)
     return product;
 }
 
-static ftmem__var experts_mlp(ftmem__low *low, ftmem__var x, ftmem__var offsets, experts_weight weights[2])
+/* has_gate of use_experts_implementation */
+static bool experts_have_gates(const ftmem__low *low)
 {
-    ftmem__var product, y;
-    weights[0].made = experts_weight_now(low, &weights[0]);
-    product = experts_gated(low, experts_linear(low, weights[0].made, x, 2 * low->shape->model->expert_ffn, offsets));
-    weights[1].made = experts_weight_now(low, &weights[1]);
-    y = experts_linear(low, weights[1].made, product, low->shape->h, offsets);
+    return low->shape->family->mlp != FTMEM__PLAIN;
+}
+
+static int64_t experts_up_width(const ftmem__low *low)
+{
+    return (experts_have_gates(low) ? 2 : 1) * low->shape->model->expert_ffn;
+}
+
+/* x[..., ::2].clamp() */
+static ftmem__var experts_clamped(ftmem__low *low, ftmem__var x, int32_t bounds)
+{
+    ftmem__var half = ftmem__apply(low->tape, FTMEM__OP_SLICE, &x, 1, x.n / 2, x.cols / 2, x.dtype), y = ftmem__low_clamp(low, half, bounds);
+    ftmem__drop(low->tape, half);
+    return y;
+}
+
+/* modeling_gpt_oss.py GptOssExperts._apply_gate: (up + 1) * gate * sigmoid(alpha gate), of every other column: takes over `both`. */
+static ftmem__var experts_gated_clamped(ftmem__low *low, ftmem__var both)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var gate = experts_clamped(low, both, 1), up = experts_clamped(low, both, 2), t = ftmem__unary(tape, FTMEM__OP_SCALE, gate), glu, y;
+    experts_replace(tape, &t, ftmem__unary(tape, FTMEM__OP_SIGMOID, t));
+    glu = ftmem__binary(tape, FTMEM__OP_MUL, gate, t);
+    experts_replace(tape, &t, ftmem__unary(tape, FTMEM__OP_SHIFT, up));
+    y = ftmem__binary(tape, FTMEM__OP_MUL, t, glu);
+    ftmem__drop(tape, t);
+    ftmem__drop(tape, glu);
+    ftmem__drop(tape, up);
+    ftmem__drop(tape, gate);
+    ftmem__drop(tape, both);
+    return y;
+}
+
+typedef struct experts_order { /* names of the experts' forward */
+    ftmem__var ids, offsets;
+    experts_weight weights[2]; /* up with gate, down */
+    ftmem__var bias;           /* a row for each row of the product: bound anew for the second product; store -1: none */
+} experts_order;
+
+/* gate_up_proj_bias[expert_ids] */
+static void experts_bias(ftmem__low *low, experts_order *o, int32_t role, int64_t out)
+{
+    ftmem__var w, rows;
+    if (low->shape->model->expert_bias != FTMEM_ON) return;
+    w = ftmem__low_parameter(low, role, low->shape->model->experts * out, out, low->trained);
+    rows = experts_take(low, w, o->ids, o->ids.n * out, out);
+    experts_replace(low->tape, &o->bias, rows);
+}
+
+/* integrations/moe.py _grouped_linear: out.add_(bias) */
+static ftmem__var experts_biased_linear(ftmem__low *low, const experts_order *o, ftmem__var w, ftmem__var x, int64_t out)
+{
+    ftmem__var in[2], y = experts_linear(low, w, x, out, o->offsets);
+    if (low->shape->model->expert_bias != FTMEM_ON) return y;
+    in[0] = y;
+    in[1] = o->bias;
+    experts_replace(low->tape, &y, ftmem__apply(low->tape, FTMEM__OP_ADD_IN_PLACE, in, 2, y.n, y.cols, y.dtype));
+    return y;
+}
+
+static ftmem__var experts_mlp(ftmem__low *low, ftmem__var x, experts_order *o)
+{
+    int64_t f = experts_up_width(low), h = x.cols;
+    ftmem__var both, product, y;
+    o->weights[0].made = experts_weight_now(low, &o->weights[0]);
+    experts_bias(low, o, FTMEM_ROLE_EXPERTS_UP, f);
+    both = experts_biased_linear(low, o, o->weights[0].made, x, f);
+    product = low->shape->family->experts_gate == FTMEM__GATE_CLAMPED ? experts_gated_clamped(low, both)
+              : experts_have_gates(low)                               ? experts_gated(low, both)
+                                                                      : ftmem__low_activation(low, both);
+    o->weights[1].made = experts_weight_now(low, &o->weights[1]);
+    experts_bias(low, o, FTMEM_ROLE_EXPERTS_DOWN, h);
+    y = experts_biased_linear(low, o, o->weights[1].made, product, h);
     ftmem__drop(low->tape, product);
     return y;
 }
@@ -285,13 +367,13 @@ static ftmem__var experts_combine(ftmem__low *low, ftmem__var y, ftmem__var weig
 }
 
 /* The wrapper of down_proj is the outer one: it comes first. */
-static void experts_parametrize(ftmem__low *low, experts_weight weights[2])
+static void experts_parametrize(ftmem__low *low, int64_t h, experts_weight weights[2])
 {
-    int64_t h = low->shape->h, f = low->shape->model->expert_ffn;
-    weights[0] = experts_declare(low, FTMEM_ROLE_EXPERTS_UP, 2 * f, h);
+    int64_t f = low->shape->model->expert_ffn, up = experts_up_width(low);
+    weights[0] = experts_declare(low, FTMEM_ROLE_EXPERTS_UP, up, h);
     weights[1] = experts_declare(low, FTMEM_ROLE_EXPERTS_DOWN, h, f);
     experts_adapt(low, &weights[1], FTMEM_ROLE_EXPERTS_DOWN, h, f);
-    experts_adapt(low, &weights[0], FTMEM_ROLE_EXPERTS_UP, 2 * f, h);
+    experts_adapt(low, &weights[0], FTMEM_ROLE_EXPERTS_UP, up, h);
 }
 
 static ftmem__var experts_forward(ftmem__low *low, ftmem__var x, const experts_choice *choice)
@@ -299,9 +381,9 @@ static ftmem__var experts_forward(ftmem__low *low, ftmem__var x, const experts_c
     ftmem__tape *tape = low->tape;
     int64_t e = low->shape->model->experts, rows = choice->weights.n;
     ftmem__var local[7], result;
-    experts_weight weights[2];
+    experts_order order = { 0 };
     int32_t i;
-    experts_parametrize(low, weights);
+    experts_parametrize(low, x.cols, order.weights);
     local[0] = experts_table(low, rows, FTMEM_INT64); /* sorted expert ids */
     local[1] = experts_table(low, rows, FTMEM_INT64); /* their order */
     local[2] = experts_table(low, rows, FTMEM_INT64); /* order // experts_per_token */
@@ -311,35 +393,40 @@ static ftmem__var experts_forward(ftmem__low *low, ftmem__var x, const experts_c
     local[4] = experts_table(low, rows, FTMEM_FP32); /* int32 */
     local[5] = experts_table(low, e, FTMEM_FP32);
     local[6] = experts_table(low, e, FTMEM_FP32); /* offsets */
-    result = experts_combine(low, experts_mlp(low, local[3], local[6], weights), local[2], x.dtype);
+    order.ids = local[0];
+    order.offsets = local[6];
+    order.bias.store = -1;
+    result = experts_combine(low, experts_mlp(low, local[3], &order), local[2], x.dtype);
+    ftmem__drop(tape, order.bias);
     for (i = 0; i < 7; i++) ftmem__drop(tape, local[i]);
-    for (i = 0; i < 2; i++) experts_undeclare(low, &weights[i]);
+    for (i = 0; i < 2; i++) experts_undeclare(low, &order.weights[i]);
     return result;
 }
 
-/* What every token passes, added to what its experts made (modeling_deepseek_v2.py DeepseekV2Moe): takes over y. */
-static ftmem__var experts_shared(ftmem__low *low, ftmem__var x, ftmem__var y)
+/* modeling_qwen2_moe.py: sigmoid(shared_expert_gate(x)) * shared_expert(x); takes over the latter. */
+static ftmem__var experts_weighed(ftmem__low *low, ftmem__var x, ftmem__var shared)
 {
-    ftmem__var shared, sum;
+    ftmem__tape *tape = low->tape;
+    ftmem__var gate = ftmem__low_linear(low, FTMEM_ROLE_SHARED_GATE, x, 1, false), y;
+    experts_replace(tape, &gate, ftmem__unary(tape, FTMEM__OP_SIGMOID, gate));
+    y = ftmem__binary(tape, FTMEM__OP_MUL, gate, shared);
+    ftmem__drop(tape, gate);
+    ftmem__drop(tape, shared);
+    return y;
+}
+
+/* What every token passes, added to what its experts made (modeling_deepseek_v2.py DeepseekV2Moe): takes over y, and what the
+   shared expert has made already. */
+static ftmem__var experts_shared(ftmem__low *low, ftmem__var x, ftmem__var y, ftmem__var shared)
+{
+    ftmem__var sum;
     if (low->shape->model->shared_ffn == 0) return y;
-    shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
+    if (low->shape->family->shared_gated) shared = experts_weighed(low, x, shared);
+    else if (experts_have_gates(low)) shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
+    else shared = ftmem__low_plain(low, x, low->shape->model->shared_ffn);
     sum = ftmem__binary(low->tape, FTMEM__OP_ADD, y, shared);
     ftmem__drop(low->tape, shared);
     ftmem__drop(low->tape, y);
-    return sum;
-}
-
-/* modeling_qwen3_next.py Qwen3NextSparseMoeBlock: the shared expert comes first, and is weighed for each token; takes over both. */
-static ftmem__var experts_weighed(ftmem__low *low, ftmem__var x, ftmem__var y, ftmem__var shared)
-{
-    ftmem__tape *tape = low->tape;
-    ftmem__var gate = ftmem__low_linear(low, FTMEM_ROLE_SHARED_GATE, x, 1, false), sum;
-    experts_replace(tape, &gate, ftmem__unary(tape, FTMEM__OP_SIGMOID, gate));
-    experts_replace(tape, &shared, ftmem__binary(tape, FTMEM__OP_MUL, gate, shared));
-    ftmem__drop(tape, gate);
-    sum = ftmem__binary(tape, FTMEM__OP_ADD, y, shared);
-    ftmem__drop(tape, y);
-    ftmem__drop(tape, shared);
     return sum;
 }
 
@@ -403,17 +490,33 @@ static ftmem__var experts_apart(ftmem__low *low, ftmem__var x, const experts_cho
     return sum;
 }
 
+/* modeling_nemotron_h.py NemotronHMoE: routed experts may work in a latent, between two linears; each result takes the name over. */
+static ftmem__var experts_in_latent(ftmem__low *low, ftmem__var x, const experts_choice *choice)
+{
+    int64_t latent = low->shape->model->expert_latent;
+    bool bias = low->shape->model->mlp_bias == FTMEM_ON;
+    ftmem__var y;
+    if (latent == 0) return experts_forward(low, x, choice);
+    y = ftmem__low_linear(low, FTMEM_ROLE_KV_DOWN, x, latent, bias);
+    experts_replace(low->tape, &y, experts_forward(low, y, choice));
+    experts_replace(low->tape, &y, ftmem__low_linear(low, FTMEM_ROLE_KV_UP, y, low->shape->h, bias));
+    return y;
+}
+
 enum { EXPERTS_JOINED = 500 }; /* transformers 5: one tensor for all experts */
 
 ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x)
 {
-    bool weighed = low->shape->family->modules[FTMEM_ROLE_SHARED_GATE] && low->shape->model->shared_ffn > 0;
-    ftmem__var shared = { 0 };
-    if (weighed) shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
-    experts_choice choice = experts_route(low, x);
+    const ftmem__family *family = low->shape->family;
     bool loop = low->shape->job->transformers_version < EXPERTS_JOINED;
-    ftmem__var y = low->shape->family->experts_apart ? experts_apart(low, x, &choice) : loop ? experts_loop(low, x, &choice) : experts_forward(low, x, &choice);
-    y = weighed ? experts_weighed(low, x, y, shared) : experts_shared(low, x, y);
+    experts_choice choice;
+    ftmem__var shared = { 0 }, y;
+    if (family->shared_gated) shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
+    choice = experts_route(low, x);
+    low->routed = true;
+    y = family->experts_apart ? experts_apart(low, x, &choice) : loop ? experts_loop(low, x, &choice) : experts_in_latent(low, x, &choice);
+    low->routed = false;
+    y = experts_shared(low, x, y, shared);
     ftmem__drop(low->tape, choice.logits);
     ftmem__drop(low->tape, choice.weights);
     ftmem__drop(low->tape, choice.index);

@@ -46,6 +46,9 @@ STEPS(families_residual_first, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__KEEP, FTMEM_
 STEPS(families_two_norms, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, FTMEM__RESTART, FTMEM__DROPOUT_ASIDE, FTMEM__NORM, FTMEM__MLP,
       FTMEM__DROPOUT, FTMEM__KEEP, FTMEM__ADD_BRANCH, FTMEM__ADD);
 
+/* modeling_nemotron_h.py NemotronHBlock */
+STEPS(families_one_part, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MIXER, FTMEM__ADD);
+
 /* modeling_bert.py BertLayer: norms after each half, each in a module that its input outlives */
 STEPS(families_bert, FTMEM__RESIDUAL, FTMEM__CONTEXT, FTMEM__OUT_ASIDE, FTMEM__DROPOUT, FTMEM__ADD_NORM, FTMEM__FORGET_BRANCH, FTMEM__RESIDUAL, FTMEM__UP,
       FTMEM__DOWN_ASIDE, FTMEM__DROPOUT, FTMEM__ADD_NORM);
@@ -80,6 +83,10 @@ STEPS(families_head_first, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN);
     "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL}
 #define MOE_PLAIN_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
     "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL}
+#define QWEN2_MOE_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
+    "mlp.gate", "experts.gate_up_proj", "experts.down_proj", "shared_expert_gate"}
+#define GPT_OSS_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
+    "mlp.router", "experts.gate_up_proj", "experts.down_proj", NULL}
 #define LATENT_DENSE_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
     NULL, NULL, NULL, NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}
 #define LATENT_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
@@ -87,9 +94,9 @@ STEPS(families_head_first, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN);
 #define SPARSE_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
     "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "wq_b", "wk", "weights_proj"}
 #define QWEN3_NEXT_MODULES {"q_proj", "k_proj", "v_proj", "in_proj_qkvz", "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
-    "mlp.gate", "experts.gate_up_proj", "experts.down_proj", "shared_expert_gate", [FTMEM_ROLE_LINEAR_B] = "in_proj_ba", [FTMEM_ROLE_LINEAR_OUT] = "out_proj"}
+    "mlp.gate", "experts.gate_up_proj", "experts.down_proj", "shared_expert_gate", [FTMEM_ROLE_LINEAR_B] = "in_proj_ba", [FTMEM_ROLE_MIXER_OUT] = "out_proj"}
 #define QWEN3_5_MODULES(...) {"q_proj", "k_proj", "v_proj", "in_proj_qkv", "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
-    [FTMEM_ROLE_LINEAR_Z] = "in_proj_z", [FTMEM_ROLE_LINEAR_B] = "in_proj_b", [FTMEM_ROLE_LINEAR_A] = "in_proj_a", [FTMEM_ROLE_LINEAR_OUT] = "out_proj" __VA_ARGS__}
+    [FTMEM_ROLE_MIXER_IN] = "in_proj_z", [FTMEM_ROLE_LINEAR_B] = "in_proj_b", [FTMEM_ROLE_LINEAR_A] = "in_proj_a", [FTMEM_ROLE_MIXER_OUT] = "out_proj" __VA_ARGS__}
 #define QWEN3_HYBRID QWEN3_PARTS, .norm = FTMEM__RMS_PLUS_ONE, .norm_each = true, .turn = FTMEM__TURN_JOINED_LATE, .gated_output = true
 #define GPT_LIKE .block = families_gpt2, .dropout_inside = true, GPT_PARTS
 #define ENCODER .norm = FTMEM__LAYER, .positions = FTMEM__LEARNED, .mlp = FTMEM__PLAIN, .activation = FTMEM_GELU, .bidirectional = true, .positional_masks = true, .qkv_bias = ON, .o_bias = ON, \
@@ -138,6 +145,17 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_WHISPER] = {.block = families_whisper_decoder, .encoder = &families_whisper_source, .positions_by_row = true, WHISPER},
     [FTMEM_BART] = {.block = families_bart_decoder, .encoder = &families_bart_source, .logits_buffer = true, BART},
     [FTMEM_T5] = {.block = families_t5_decoder, .encoder = &families_t5_plain_encoder, .gated_form = &families_t5_gated, .keeps_cache = true, T5_PLAIN},
+    [FTMEM_NEMOTRON_H] = {.model_type = "nemotron_h", .block = families_one_part, .norm = FTMEM__RMS_WIDENED, .positions = FTMEM__UNROTATED, .mlp = FTMEM__PLAIN, .activation = FTMEM_RELU2,
+        .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .router_fp32 = true, .logits_fp32 = true, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
+        .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF,
+        .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, "up_proj", NULL, "down_proj", "embeddings", "lm_head", [FTMEM_ROLE_ROUTER] = "mixer.gate",
+                    [FTMEM_ROLE_EXPERTS_UP] = "experts.up_proj", [FTMEM_ROLE_EXPERTS_DOWN] = "experts.down_proj", [FTMEM_ROLE_KV_DOWN] = "fc1_latent_proj",
+                    [FTMEM_ROLE_KV_UP] = "fc2_latent_proj", [FTMEM_ROLE_MIXER_IN] = "in_proj", [FTMEM_ROLE_MIXER_OUT] = "out_proj"},
+        .default_targets = R(Q) | R(K) | R(V) | R(O)},
+    [FTMEM_MINISTRAL3] = {.model_type = "ministral3", LLAMA_LIKE, .scaled_by_position = true},
+    [FTMEM_MIMO] = {.model_type = "mimo", LLAMA_PARTS, .remote_code = true, .qkv_bias = ON,
+        .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", [FTMEM_ROLE_TOWER] = "input_proj"},
+        .default_targets = R(Q) | R(V)},
     [FTMEM_LLAMA] = {.model_type = "llama", LLAMA_LIKE},
     [FTMEM_MISTRAL] = {.model_type = "mistral", .loss_in_model = true, LLAMA_LIKE},
     [FTMEM_QWEN2] = {.model_type = "qwen2", .table_buffers_before = 445, .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = ON, .o_bias = OFF, .mlp_bias = OFF,
@@ -246,11 +264,16 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .experts_as = FTMEM__EXPERTS_AS_W, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_OLMOE] = {.model_type = "olmoe", QWEN3_PARTS, .qk_norm_kind = FTMEM__QK_WHOLE, .norm_each = true, .views_last = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF,
         .experts_as = FTMEM__EXPERTS_AS_PROJ, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_QWEN2_MOE] = {.model_type = "qwen2_moe", LLAMA_PARTS, .qkv_bias = ON, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF, .joined_only = true, .window_mask_made = true, .shared_gated = true, .modules = QWEN2_MOE_MODULES,
+        .default_targets = R(Q) | R(V)},
+    [FTMEM_GPT_OSS] = {.model_type = "gpt_oss", .block = families_sequential, .norm = FTMEM__RMS_FP32_WEIGHT, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = ON, .o_bias = ON, .mlp_bias = OFF,
+        .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .expert_bias = ON, .turn = FTMEM__TURN_HALVES, .eager = FTMEM__EAGER_SINKS_NAMED, .always_mask = true,
+        .joined_only = true, .no_flash = true, .router = FTMEM__ROUTER_CHOSEN, .experts_gate = FTMEM__GATE_CLAMPED, .modules = GPT_OSS_MODULES, .default_targets = R(Q) | R(V)},
     /* modeling_qwen3_next.py Qwen3NextDecoderLayer: linear attention and attention in one place; peft/utils/constants.py has no targets for them */
-    [FTMEM_QWEN3_NEXT] = {.model_type = "qwen3_next", QWEN3_HYBRID, .linear_joined = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = ON, .experts_as = FTMEM__EXPERTS_AS_PROJ,
+    [FTMEM_QWEN3_NEXT] = {.model_type = "qwen3_next", QWEN3_HYBRID, .linear_joined = true, .shared_gated = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = ON, .experts_as = FTMEM__EXPERTS_AS_PROJ,
         .modules = QWEN3_NEXT_MODULES},
     [FTMEM_QWEN3_5] = {.model_type = "qwen3_5_text", QWEN3_HYBRID, .tables_by_row = true, .modules = QWEN3_5_MODULES()},
-    [FTMEM_QWEN3_5_MOE] = {.model_type = "qwen3_5_moe_text", QWEN3_HYBRID, .tables_by_row = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = ON,
+    [FTMEM_QWEN3_5_MOE] = {.model_type = "qwen3_5_moe_text", QWEN3_HYBRID, .tables_by_row = true, .shared_gated = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = ON,
         .modules = QWEN3_5_MODULES(, [FTMEM_ROLE_ROUTER] = "mlp.gate", [FTMEM_ROLE_EXPERTS_UP] = "experts.gate_up_proj",
                                    [FTMEM_ROLE_EXPERTS_DOWN] = "experts.down_proj", [FTMEM_ROLE_SHARED_GATE] = "shared_expert_gate")},
     [FTMEM_BERT] = {.model_type = "bert", BERT_LIKE, .block = families_bert, .id_buffers = 2,
@@ -278,6 +301,16 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_VIT] = {.model_type = "vit", ENCODER, .block = families_sequential, .embedding = FTMEM__EMBED_PATCHES, .task = FTMEM_TASK_IMAGE_CLASSIFY, .tied = OFF,
         .head_bias = ON, .head = {[FTMEM_TASK_IMAGE_CLASSIFY] = families_head_first},
         .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, "fc1", NULL, "fc2", "patch_embeddings", "classifier", NULL, "position_embeddings", [FTMEM_ROLE_POOL] = "classifier"}},
+};
+
+/* Vision towers: modeling_clip.py CLIPVisionModel, modeling_siglip.py SiglipVisionModel */
+#define TOWER .norm = FTMEM__LAYER, .positions = FTMEM__LEARNED, .mlp = FTMEM__PLAIN, .bidirectional = true, .tied = OFF, .qkv_bias = ON, .o_bias = ON, \
+    .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .block = families_sequential, .embedding = FTMEM__EMBED_IMAGE
+#define CLIP_MODULES {"q_proj", "k_proj", "v_proj", NULL, "out_proj", NULL, "fc1", NULL, "fc2"}
+static const ftmem__family families_towers[FTMEM_TOWER_END] = {
+    [FTMEM_TOWER_LLAVA] = {.model_type = "clip_vision_model", TOWER, .activation = FTMEM_QUICK_GELU, .class_token = true, .embed_norm = true, .modules = CLIP_MODULES},
+    [FTMEM_TOWER_GEMMA3] = {.model_type = "siglip_vision_model", TOWER, .activation = FTMEM_GELU_TANH, .patch_bias = true, .image_masks = true, .bridge = FTMEM__BRIDGE_GEMMA3,
+        .modules = CLIP_MODULES},
 };
 
 /* clang-format on */
@@ -316,7 +349,9 @@ static void families_switches(ftmem_model *model, const ftmem__family *row)
     families_switch(&model->two_norms, row->two_norms);
     families_switch(&model->head_bias, row->head_bias);
     families_switch(&model->router_norm, row->router_norm ? row->router_norm : OFF);
-    families_switch(&model->expert_bias, OFF);
+    families_switch(&model->expert_bias, row->expert_bias ? row->expert_bias : OFF);
+    families_switch(&model->ssm_bias, OFF);
+    families_switch(&model->ssm_conv_bias, ON);
     families_switch(&model->scaled, row->logit_scale || row->scale_before_head ? ON : OFF);
     families_switch(&model->alibi, row->positions == FTMEM__ALIBI ? ON : OFF);
 }
@@ -340,6 +375,8 @@ void ftmem__model_defaults(ftmem_model *model)
     if (row->embedding == FTMEM__EMBED_PATCHES || model->tower) families_int(&model->channels, 3);
     families_int(&model->position_rows, row->embedding == FTMEM__EMBED_PATCHES ? ftmem__image_tokens(model) : 0);
     if (model->experts > 0) families_int(&model->expert_ffn, model->ffn);
+    if (model->ssm_heads > 0) families_int(&model->ssm_groups, 1);
+    if (model->ssm_heads > 0) families_int(&model->conv_kernel, 4);
     if (model->linear_key_heads > 0) {
         families_int(&model->linear_value_heads, model->linear_key_heads);
         families_int(&model->linear_value_dim, model->linear_key_dim);
@@ -367,6 +404,43 @@ void ftmem__model_encoder(const ftmem_model *model, ftmem_model *encoder)
     encoder->value_dim = encoder->head_dim;
     encoder->position_rows = model->encoder_positions;
     memset(encoder->layer_kind, 0, sizeof encoder->layer_kind);
+}
+
+const ftmem__family *ftmem__family_tower(const ftmem_model *model)
+{
+    const ftmem__family *row = &families_towers[model->tower];
+    return row->block ? row : NULL;
+}
+
+int64_t ftmem__tower_tokens(const ftmem_model *model, const ftmem_job *job)
+{
+    int64_t height = job->image_height ? job->image_height : model->image_size, width = job->image_width ? job->image_width : model->image_size;
+    return (height / model->patch_size) * (width / model->patch_size) + ftmem__family_tower(model)->class_token;
+}
+
+int64_t ftmem__image_features(const ftmem_model *model, const ftmem_job *job)
+{
+    int64_t merge = model->tower_merge > 1 ? model->tower_merge * model->tower_merge : 1, tokens = ftmem__tower_tokens(model, job);
+    if (model->tower_tokens > 0) return model->tower_tokens;
+    if (model->tower_class_token != FTMEM_ON) tokens -= ftmem__family_tower(model)->class_token;
+    return tokens / merge;
+}
+
+void ftmem__model_tower(const ftmem_model *model, ftmem_model *tower)
+{
+    const ftmem__family *row = ftmem__family_tower(model);
+    memset(tower, 0, sizeof *tower);
+    tower->struct_size = model->struct_size;
+    tower->layers = model->tower_layers;
+    tower->hidden = tower->embedding_width = model->tower_hidden;
+    tower->ffn = model->tower_ffn;
+    tower->heads = tower->kv_heads = model->tower_heads;
+    tower->head_dim = tower->rotary_dim = tower->value_dim = model->tower_hidden / model->tower_heads;
+    tower->activation = model->tower_activation;
+    tower->image_size = model->image_size;
+    tower->patch_size = model->patch_size;
+    tower->channels = model->channels;
+    families_switches(tower, row);
 }
 
 static ftmem_status families_required(const ftmem_model *model, ftmem_error *error)

@@ -50,12 +50,22 @@ enum {
     FTMEM__DROPOUT_ADD,           /* cur = residual + dropout(cur); cur has a name until then */
     FTMEM__DROPOUT_ADD_BRANCH,    /* cur = residual + dropout(branch); cur and branch have names until then */
     FTMEM__CLAMP,                 /* cur = clamp(cur), in fp16 */
-    FTMEM__ADD_NAMED              /* cur = residual + cur; residual keeps its name until it is bound anew */
+    FTMEM__ADD_NAMED,             /* cur = residual + cur; residual keeps its name until it is bound anew */
+    FTMEM__MIXER                  /* cur = attention, a state-space mixer or an MLP of cur: a block has one of them (modeling_nemotron_h.py) */
 };
 
-enum { FTMEM__RMS, FTMEM__RMS_PLUS_ONE, FTMEM__RMS_FP32_WEIGHT, FTMEM__LAYER, FTMEM__LAYER_NO_PARAMETERS, FTMEM__LAYER_FP32, FTMEM__RMS_T5 }; /* norm kinds */
-enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI, FTMEM__RELATIVE };                                                 /* positions */
-enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN, FTMEM__GATED_T5, FTMEM__PLAIN_NAMED };                                                 /* MLP kinds */
+enum {
+    FTMEM__RMS,
+    FTMEM__RMS_PLUS_ONE,
+    FTMEM__RMS_FP32_WEIGHT,
+    FTMEM__LAYER,
+    FTMEM__LAYER_NO_PARAMETERS,
+    FTMEM__LAYER_FP32,
+    FTMEM__RMS_T5,
+    FTMEM__RMS_WIDENED
+};                                                                                                              /* norm kinds */
+enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI, FTMEM__RELATIVE, FTMEM__UNROTATED }; /* positions */
+enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN, FTMEM__GATED_T5, FTMEM__PLAIN_NAMED };                   /* MLP kinds */
 /* FUSED: split in one; SLICED: three slices of one projection; HEADS: each head's three parts, split in one; SELECTED: each
    head's three parts, selected one by one; INDEXED: modeling_falcon.py FalconAttention._split_heads. */
 enum { FTMEM__QKV_SEPARATE, FTMEM__QKV_FUSED, FTMEM__QKV_SLICED, FTMEM__QKV_HEADS, FTMEM__QKV_SELECTED, FTMEM__QKV_INDEXED, FTMEM__QKV_UNBOUND };
@@ -65,31 +75,54 @@ enum {
     FTMEM__EAGER_MPT,
     FTMEM__EAGER_BLOOM,
     FTMEM__EAGER_T5,
-    FTMEM__EAGER_SINKS
+    FTMEM__EAGER_SINKS,
+    FTMEM__EAGER_SINKS_NAMED
 }; /* eager attention: transformers' usual one, or the model's own */
 /* Rotation: the whole head; a slice of it, joined with the rest in apply_rotary_pos_emb, or in the attention's own frame; PAIRS: the
    latter over neighbours, before heads come first, with tables widened in each call. */
-/* Latent attention rotates pairs as complex numbers (modeling_deepseek_v2.py), or pairs taken apart (modeling_deepseek_v3.py). */
-enum { FTMEM__TURN_WHOLE, FTMEM__TURN_JOINED, FTMEM__TURN_APART, FTMEM__TURN_PAIRS, FTMEM__TURN_JOINED_LATE, FTMEM__TURN_COMPLEX, FTMEM__TURN_INTERLEAVED };
+/* Latent attention rotates pairs as complex numbers (modeling_deepseek_v2.py), or pairs taken apart (modeling_deepseek_v3.py).
+   HALVES: both halves of a head with tables half as wide (modeling_gpt_oss.py). */
+enum {
+    FTMEM__TURN_WHOLE,
+    FTMEM__TURN_JOINED,
+    FTMEM__TURN_APART,
+    FTMEM__TURN_PAIRS,
+    FTMEM__TURN_JOINED_LATE,
+    FTMEM__TURN_COMPLEX,
+    FTMEM__TURN_INTERLEAVED,
+    FTMEM__TURN_HALVES
+};
 enum {
     FTMEM__TABLES_CAST,
     FTMEM__TABLES_FP32,
     FTMEM__TABLES_CAST_QK_FP32,
     FTMEM__TABLES_QK_FP32_TWICE
 }; /* cos and sin in the stream's dtype or fp32; q and k widened before, or for each use */
-enum { FTMEM__EMBED_TOKENS, FTMEM__EMBED_SEGMENTS, FTMEM__EMBED_PATCHES, FTMEM__EMBED_NORMED }; /* the embedding: program.c, encoder.c */
-enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS };                            /* where q/k norms work; a weight for each head */
+enum {
+    FTMEM__EMBED_TOKENS,
+    FTMEM__EMBED_SEGMENTS,
+    FTMEM__EMBED_PATCHES,
+    FTMEM__EMBED_NORMED,
+    FTMEM__EMBED_IMAGE
+}; /* the embedding: program.c, encoder.c, image.c */
+enum { FTMEM__BRIDGE_LLAVA, FTMEM__BRIDGE_GEMMA3 };
+enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS }; /* where q/k norms work; a weight for each head */
 
 /* Routers: scores by softmax in fp32, then the best; CAST to the logits' dtype; SCALED by a constant. SIGMOID: the best by
-   score and a bias, their scores gathered; GROUPED: from the best groups, and scaled. */
+   score and a bias, their scores gathered; GROUPED: from the best groups, and scaled. CHOSEN: the best logits, which have a
+   bias, and then softmax of those alone. */
 enum {
     FTMEM__ROUTER_NONE,
+    FTMEM__ROUTER_CHOSEN,
     FTMEM__ROUTER_SOFTMAX,
     FTMEM__ROUTER_SOFTMAX_CAST,
     FTMEM__ROUTER_SOFTMAX_SCALED,
     FTMEM__ROUTER_SIGMOID,
     FTMEM__ROUTER_SIGMOID_GROUPED
 };
+
+/* How experts put gate and up together: halves of one product; every other column of it, clamped (modeling_gpt_oss.py). */
+enum { FTMEM__GATE_HALVES, FTMEM__GATE_CLAMPED };
 
 /* What PEFT calls the experts: nothing else than the parameters' names, which "all-linear" leaves alone; gate_proj, up_proj and
    down_proj; w1, w3 and w2. */
@@ -101,11 +134,20 @@ static inline bool ftmem__is_linear(int32_t role) /* a matrix of a block that Lo
 }
 
 /* Halves of ftmem_model.layer_kind. */
-enum { FTMEM__LAYER_FULL, FTMEM__LAYER_SLIDING, FTMEM__LAYER_NO_ROTATION, FTMEM__LAYER_SHARED_INDEX, FTMEM__LAYER_LINEAR, FTMEM__LAYER_KINDS };
+enum {
+    FTMEM__LAYER_FULL,
+    FTMEM__LAYER_SLIDING,
+    FTMEM__LAYER_NO_ROTATION,
+    FTMEM__LAYER_SHARED_INDEX,
+    FTMEM__LAYER_SSM,
+    FTMEM__LAYER_NONE,
+    FTMEM__LAYER_LINEAR,
+    FTMEM__LAYER_KINDS
+};
 /* Beside them, where blocks hand on which keys they have chosen (ftmem__shape_layer_kind): the block before has just chosen,
    or has handed on itself what it was given. */
 enum { FTMEM__LAYER_HANDED_NEW = 64, FTMEM__LAYER_HANDED_OLD = 128, FTMEM__LAYER_HANDED = 192 };
-enum { FTMEM__MLP_DENSE, FTMEM__MLP_EXPERTS, FTMEM__MLP_KINDS };
+enum { FTMEM__MLP_DENSE, FTMEM__MLP_EXPERTS, FTMEM__MLP_NONE, FTMEM__MLP_KINDS };
 static inline uint8_t ftmem__layer_attention(uint8_t kind)
 {
     return kind & 15;
@@ -121,13 +163,13 @@ typedef struct ftmem__family {
     const struct ftmem__family *gated_form;                 /* the same with a gated MLP, where models come in both forms */
     const uint8_t *block, *parallel_block, *two_norm_block; /* FTMEM__END-terminated */
     const uint8_t *head[FTMEM_TASK_END];                    /* by task: steps before the last linear; NULL: a decoder's, or none */
-    uint8_t router, experts_as;
+    uint8_t router, experts_as, experts_gate;
     uint8_t norm, positions, mlp, qkv, qk_norm_kind, activation, turn, tables, eager, embedding;
     uint8_t task;          /* the default of job.task; 0: causal LM */
     uint8_t id_buffers;    /* buffers of one number a position */
     uint8_t small_buffers; /* of up to 512 bytes besides a rotation's two: a scale, further frequencies */
     /* class defaults of the model's switches: FTMEM_ON or FTMEM_OFF */
-    uint8_t tied, qkv_bias, o_bias, mlp_bias, norm_bias, qk_norm, parallel, two_norms, head_bias, router_norm;
+    uint8_t tied, qkv_bias, o_bias, mlp_bias, norm_bias, qk_norm, parallel, two_norms, head_bias, router_norm, expert_bias;
     bool router_fp32;             /* the router's weight stays in fp32, and its input is widened */
     bool embed_scale;             /* the embedding is multiplied (Gemma; Granite where `scaled`) */
     bool logit_scale;             /* the logits are, where `scaled` */
@@ -180,9 +222,18 @@ typedef struct ftmem__family {
                                             decoder's own config (modeling_t5.py T5Stack) */
     bool loss_own_dtype;          /* CrossEntropyLoss of the logits as they are, in the model's own forward (modeling_t5.py, modeling_bert.py) */
     bool down_never_quantized;    /* _keep_in_fp32_modules has the down projection (modeling_t5.py) */
+    bool window_mask_made;        /* a mask of windows is made even where no block has one (modeling_qwen2_moe.py: sliding_window becomes 0) */
+    bool joined_only;             /* only the classes of transformers 5 are modelled, where all experts are one tensor */
+    bool shared_gated;            /* the shared expert comes first, and is weighed by a sigmoid (modeling_qwen2_moe.py) */
+    bool logits_fp32;             /* lm_head(...).float() in the model's forward (modeling_nemotron_h.py) */
+    bool scaled_by_position;      /* rotated queries are multiplied by a number for each position (modeling_ministral3.py get_llama_4_attn_scale) */
     bool tables_by_row;           /* tables for each row: positions are given in time, height and width (modeling_qwen3_5.py) */
     bool gated_output;            /* queries come with a gate, by whose sigmoid attention's result is multiplied (modeling_qwen3_next.py Qwen3NextAttention) */
     bool linear_joined;           /* linear attention has two input projections, not four (modeling_qwen3_next.py Qwen3NextGatedDeltaNet) */
+    bool class_token;             /* before the patches */
+    bool patch_bias;              /* the convolution over patches has one */
+    bool image_masks;             /* the text model's masks let tokens of one image see each other (modeling_gemma3.py token_type_ids) */
+    uint8_t bridge;               /* from a tower to the text model: FTMEM__BRIDGE_... (image.c) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */
 } ftmem__family;
@@ -193,6 +244,10 @@ const uint8_t *ftmem__family_block(const ftmem__family *family, const ftmem_mode
 int64_t ftmem__image_tokens(const ftmem_model *model);                                     /* of an image: patches and the class token */
 void ftmem__model_defaults(ftmem_model *model);                                            /* fills what is 0 */
 void ftmem__model_encoder(const ftmem_model *model, ftmem_model *encoder);                 /* the stack before it, as a model of its own */
+const ftmem__family *ftmem__family_tower(const ftmem_model *model);                        /* of model->tower; NULL: it does not run */
+int64_t ftmem__tower_tokens(const ftmem_model *model, const ftmem_job *job);               /* of an image inside its tower */
+int64_t ftmem__image_features(const ftmem_model *model, const ftmem_job *job);             /* tokens whose places an image takes */
+void ftmem__model_tower(const ftmem_model *model, ftmem_model *tower);                     /* likewise, as a model */
 ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error);
 
 #endif

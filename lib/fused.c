@@ -62,7 +62,7 @@ static void fused_results(fused_call *call, ftmem__var x, ftmem__var first, cons
         int64_t n = x.n / x.cols * width[i];
         int16_t store = ftmem__alloc(tape, FTMEM__OP_FUSED_QKV, n, width[i], x.dtype, tape->birth);
         qkv[i] = ftmem__value(n, width[i], x.dtype, store, first.node, first.grad);
-        qkv[i].slot = (uint8_t)i;
+        qkv[i].slot = (uint64_t)i & 3;
         fused_workspace(call, ftmem__bytes(x.dtype, n));
     }
 }

@@ -23,8 +23,7 @@ static ftmem__var indexer_rotate(ftmem__low *low, ftmem__var whole, ftmem__var *
     ftmem__var part[2];
     part[0] = ftmem__keep(tape, whole);
     part[1] = ftmem__keep(tape, whole);
-    part[0].cols = low->shape->rotary;
-    part[0].n = rows * part[0].cols;
+    part[0] = ftmem__shaped(part[0], rows * low->shape->rotary, low->shape->rotary);
     *turned = low->shape->family->index_halves ? ftmem__low_turn(low, part[0]) : ftmem__low_turn_pairs(low, part[0]);
     ftmem__drop(tape, part[0]);
     part[0] = *turned;

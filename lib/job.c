@@ -1,6 +1,7 @@
 /* From the caller's job to one that needs no more questions: import, ranges, defaults, contradictions. */
 #include "job.h"
 #include "method.h"
+#include "optimizer.h"
 
 /* -------------------------------------------------------------------------------------------------- sentences */
 
@@ -100,16 +101,18 @@ static ftmem_status job_check_supported(const ftmem__case *c, ftmem_error *error
     return FTMEM_OK;
 }
 
-/* PEFT counts the tower's blocks by the same numbers as the text model's. */
+/* PEFT counts the blocks of a tower, and those for multi-token prediction, by the same numbers as the text model's. */
 static ftmem_status job_check_tower(const ftmem__case *c, ftmem_error *error)
 {
-    if (c->model.tower == 0) return FTMEM_OK;
-    if (c->model.tower_hidden == 0 || c->model.tower_ffn == 0 || c->model.tower_layers == 0 || c->model.patch_size == 0)
+    const ftmem_model *m = &c->model;
+    if (m->tower == 0 && m->mtp_layers == 0) return FTMEM_OK;
+    if (m->tower > 0 && (m->tower_hidden == 0 || m->tower_ffn == 0 || m->tower_layers == 0 || m->patch_size == 0))
         return ftmem__fail(error, FTMEM_E_MISSING, "model.tower_hidden", "0",
                            "model.tower is given, but not its dimensions: tower_hidden, tower_ffn, tower_layers and patch_size are required");
     if (c->adapter.layers_first == 0 && c->adapter.layers_last == 0) return FTMEM_OK;
-    return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "adapter.layers_first", "given",
-                       "adapter.layers_first and layers_last choose blocks by number, which the vision tower's blocks have too: not modelled");
+    return ftmem__fail(
+        error, FTMEM_E_UNSUPPORTED, "adapter.layers_first", "given",
+        "adapter.layers_first and layers_last choose blocks by number, which the blocks of a vision tower or of multi-token prediction have too: not modelled");
 }
 
 static ftmem_status job_check_layer_kinds(const ftmem_model *model, ftmem_error *error)
@@ -117,12 +120,17 @@ static ftmem_status job_check_layer_kinds(const ftmem_model *model, ftmem_error 
     for (int32_t i = 0; i < FTMEM_MAX_LAYERS; ++i) {
         uint8_t kind = model->layer_kind[i];
         if (ftmem__layer_attention(kind) >= FTMEM__LAYER_KINDS || ftmem__layer_mlp(kind) >= FTMEM__MLP_KINDS)
-            return ftmem__fail_int(error, FTMEM_E_RANGE, "model.layer_kind", kind,
-                                   "model.layer_kind has a value that is none; its low four bits are 0 (full), 1 (sliding window), 2 (full without "
-                                   "rotation), 3 (sparse, shared index) or 4 (linear), its high four bits 0 (dense) or 1 (experts)");
+            return ftmem__fail_int(
+                error, FTMEM_E_RANGE, "model.layer_kind", kind,
+                "model.layer_kind has a value that is none; its low four bits are 0 (full), 1 (sliding window), 2 (full without "
+                "rotation), 3 (sparse, shared index), 4 (state-space mixer), 5 (none) or 6 (linear), its high four bits 0 (dense), 1 (experts) or 2 (none)");
         if (ftmem__layer_mlp(kind) == FTMEM__MLP_EXPERTS && model->experts == 0)
             return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.experts", 0, "model.layer_kind has blocks with experts; give model.experts.");
-        if (ftmem__layer_attention(kind) == FTMEM__LAYER_LINEAR && (model->linear_key_heads == 0 || !ftmem__family_of(model)->modules[FTMEM_ROLE_LINEAR_OUT]))
+        if (ftmem__layer_attention(kind) == FTMEM__LAYER_SSM &&
+            (model->ssm_heads == 0 || model->ssm_head_dim == 0 || model->ssm_state == 0 || model->ssm_chunk == 0))
+            return ftmem__fail_int(error, FTMEM_E_MISSING, "model.ssm_heads", model->ssm_heads,
+                                   "model.layer_kind has state-space mixers; give model.ssm_heads, ssm_head_dim, ssm_state and ssm_chunk.");
+        if (ftmem__layer_attention(kind) == FTMEM__LAYER_LINEAR && (model->linear_key_heads == 0 || !ftmem__family_of(model)->modules[FTMEM_ROLE_MIXER_OUT]))
             return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.linear_key_heads", model->linear_key_heads,
                                    "model.layer_kind has blocks with linear attention; give model.linear_key_heads, in a family that has such blocks.");
     }
@@ -214,6 +222,14 @@ static int64_t job_split_tokens(const ftmem_job *job)
     return job->micro_batch * ((job->sequence + 7) / 8);
 }
 
+static void job_fill_optimizer(ftmem__case *c)
+{
+    const ftmem__optimizer *o = ftmem__optimizer_of(&c->job);
+    if (o->full_only) JOB_DEFAULT(job, optimizer_rank, 128)
+    JOB_DEFAULT(job, optimizer_in_backward, o->in_backward ? FTMEM_ON : FTMEM_OFF)
+    JOB_DEFAULT(job, grad_scaler, c->job.autocast == FTMEM_FP16 ? FTMEM_ON : FTMEM_OFF)
+}
+
 static void job_fill_training(ftmem__case *c)
 {
     JOB_ASSUME(job, dtype, FTMEM_BF16)
@@ -231,7 +247,7 @@ static void job_fill_training(ftmem__case *c)
     JOB_DEFAULT(job, offload_checkpoints, FTMEM_OFF)
     JOB_DEFAULT(job, bitsandbytes_version, 50)
     JOB_DEFAULT(job, varied_lengths, FTMEM_OFF)
-    JOB_DEFAULT(job, optimizer_rank, 128)
+    job_fill_optimizer(c);
     if (c->job.loss == FTMEM_LOSS_CHUNKED) JOB_DEFAULT(job, loss_chunk_tokens, 256)
     if (c->job.loss == FTMEM_LOSS_SPLIT) JOB_DEFAULT(job, loss_chunk_tokens, job_split_tokens(&c->job))
 }
@@ -600,6 +616,13 @@ static ftmem_status job_check_attention(const ftmem__case *c, ftmem_error *error
     return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.attention", "flash2", "job.attention is flash2, which transformers refuses for this family.");
 }
 
+static ftmem_status job_check_experts(const ftmem__case *c, ftmem_error *error)
+{
+    if (c->job.transformers_version >= 500 || !ftmem__family_of(&c->model)->joined_only) return FTMEM_OK;
+    return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.transformers_version", c->job.transformers_version,
+                           "Experts of this family are modelled as transformers 5 has them: give job.transformers_version 500 or more.");
+}
+
 static ftmem_status job_check_precision(const ftmem__case *c, ftmem_error *error)
 {
     const ftmem_job *job = &c->job;
@@ -610,6 +633,36 @@ static ftmem_status job_check_precision(const ftmem__case *c, ftmem_error *error
     if (job->attention == FTMEM_FLASH2 && job->autocast == 0)
         return ftmem__fail(error, FTMEM_E_CONFLICT, "job.attention", "flash2",
                            "job.attention is flash2, but job.dtype is fp32 without job.autocast: flash-attention works in bf16 and fp16 only");
+    return FTMEM_OK;
+}
+
+static ftmem_status job_fail_optimizer(const ftmem__case *c, ftmem_status status, const char *why, ftmem_error *error)
+{
+    const char *name = ftmem_enum_name("optimizer", c->job.optimizer);
+    job_sentence s;
+    s.text = ftmem__text_in(s.message, sizeof s.message);
+    ftmem__put(&s.text, "job.optimizer is ");
+    ftmem__put(&s.text, name);
+    ftmem__put(&s.text, why);
+    return ftmem__fail(error, status, "job.optimizer", name, s.message);
+}
+
+static ftmem_status job_check_optimizer(const ftmem__case *c, ftmem_error *error)
+{
+    const ftmem_job *job = &c->job;
+    const ftmem__optimizer *o = ftmem__optimizer_of(job);
+    if (o->full_only && c->adapter.kind != FTMEM_ADAPTER_NONE)
+        return job_fail_optimizer(c, FTMEM_E_UNSUPPORTED, ", which is not modelled over adapters", error);
+    if (job->optimizer_rank != 0 && !o->full_only)
+        return job_conflict_int("job.optimizer_rank", job->optimizer_rank, ", but job.optimizer projects no gradients", error);
+    if (o->in_backward && job->optimizer_in_backward == FTMEM_OFF)
+        return job_fail_optimizer(c, FTMEM_E_CONFLICT, ", which updates in backward, but job.optimizer_in_backward is off", error);
+    if (job->optimizer_in_backward == FTMEM_ON && job->accumulation > 1)
+        return job_conflict_int("job.accumulation", job->accumulation, ", but gradients are gone with each backward (job.optimizer_in_backward)", error);
+    if (job->optimizer_in_backward == FTMEM_ON && (ftmem__family_of(&c->model)->encoder || ftmem__family_of(&c->model)->shared_blocks || job->images > 0))
+        return job_fail_optimizer(c, FTMEM_E_UNSUPPORTED, " in backward, which is not modelled for stacks and blocks that share tensors", error);
+    if (job->optimizer_in_backward == FTMEM_ON && job->master_weights == FTMEM_ON)
+        return job_fail_optimizer(c, FTMEM_E_UNSUPPORTED, " in backward, which is not modelled over fp32 master copies", error);
     return FTMEM_OK;
 }
 
@@ -700,6 +753,38 @@ static ftmem_status job_check_stacks(const ftmem__case *c, ftmem_error *error)
     return ftmem__fail(error, FTMEM_E_UNSUPPORTED, field, "", "This setting is not modelled for a model with an encoder and a decoder.");
 }
 
+static ftmem_status job_check_image_size(const ftmem__case *c, const char *field, int64_t pixels, ftmem_error *error)
+{
+    if (pixels == 0 || pixels == c->model.image_size) return FTMEM_OK;
+    return job_conflict_two(field, pixels, "model.image_size", c->model.image_size, ", and this tower takes no other size", error);
+}
+
+/* Images go through a tower that is modelled, and their tokens are among the row's. */
+static ftmem_status job_check_images(const ftmem__case *c, ftmem_error *error)
+{
+    const ftmem_job *job = &c->job;
+    int64_t tokens;
+    ftmem_status status;
+    if (job->images == 0) {
+        if (job->image_height == 0 && job->image_width == 0) return FTMEM_OK;
+        return job_conflict_int("job.images", 0, ", but the size of images is given: say how many a row has", error);
+    }
+    if (c->model.tower == 0) return job_conflict_int("job.images", job->images, ", but the model has no vision tower", error);
+    if (!ftmem__family_tower(&c->model))
+        return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.images", job->images, "job.images is given, but images are not modelled for this vision tower");
+    if (c->model.tower_heads == 0 || c->model.tower_hidden / c->model.tower_heads == 0)
+        return ftmem__fail_int(error, FTMEM_E_MISSING, "model.tower_heads", c->model.tower_heads, "model.tower_heads is required where job.images is given");
+    if (job->stack != FTMEM_STACK_TRANSFORMERS || job->kernels)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.images", "given", "job.images is modelled for transformers without fused kernels only");
+    status = job_check_image_size(c, "job.image_height", job->image_height, error);
+    if (status == FTMEM_OK) status = job_check_image_size(c, "job.image_width", job->image_width, error);
+    if (status != FTMEM_OK) return status;
+    tokens = ftmem__image_features(&c->model, job);
+    if (job->images > job->sequence / tokens)
+        return job_conflict_two("job.sequence", job->sequence, "the tokens of its images", job->images * tokens, ", which are among the sequence's", error);
+    return FTMEM_OK;
+}
+
 static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
 {
     static ftmem_status (*const checks[])(const ftmem__case *, ftmem_error *) = {
@@ -707,7 +792,8 @@ static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
         job_check_dora,           job_check_method_place, job_check_quantisation,   job_check_targets,
         job_check_adapter_layers, job_check_freeze,       job_check_freeze_layers,  job_check_precision,
         job_check_loss,           job_check_idle,         job_check_sequence,       job_check_gpu,
-        job_check_stacks,         job_check_task,         job_check_attention,
+        job_check_stacks,         job_check_task,         job_check_attention,      job_check_experts,
+        job_check_optimizer,      job_check_images,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);
@@ -726,7 +812,11 @@ ftmem_status ftmem__case_load(const ftmem_job *job, ftmem__case *out, ftmem_erro
     if (status != FTMEM_OK) return status;
     if (ftmem__family_of(&out->model)->encoder) ftmem__model_encoder(&out->model, &out->encoder);
     job_fill(out);
-    return job_check(out, error);
+    status = job_check(out, error);
+    if (status != FTMEM_OK || out->job.images == 0) return status;
+    ftmem__model_tower(&out->model, &out->encoder);
+    ftmem__tower_adapter(out);
+    return FTMEM_OK;
 }
 
 /* ---------------------------------------------------------------------------------------------------- resolve */

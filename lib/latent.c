@@ -51,13 +51,18 @@ static void latent_rotate_complex(ftmem__low *low, ftmem__var rot[2])
     for (i = 0; i < 2; i++) ftmem__drop(tape, wide[i]);
 }
 
-/* modeling_deepseek_v3.py apply_rotary_pos_emb_interleave: even and odd dimensions are taken apart; half a table is enough. */
+/* modeling_deepseek_v3.py apply_rotary_pos_emb_interleave: even and odd dimensions are taken apart; half a table is enough.
+   modeling_gpt_oss.py _apply_rotary_emb: the same with the halves of x.chunk(2). */
 ftmem__var ftmem__low_turn_pairs(ftmem__low *low, ftmem__var x)
 {
     ftmem__tape *tape = low->tape;
     ftmem__var table = ftmem__constant(low->shape->s * low->shape->rotary / 2, low->shape->rotary / 2, x.dtype), side[2], part[2], a, b, y;
+    int64_t half[2];
     int32_t i;
-    for (i = 0; i < 2; i++) side[i] = ftmem__apply(tape, FTMEM__OP_SLICE, &x, 1, x.n / 2, x.cols / 2, x.dtype);
+    half[0] = half[1] = x.n / 2;
+    if (low->shape->family->turn == FTMEM__TURN_HALVES) ftmem__split(tape, x, 2, half, side);
+    else
+        for (i = 0; i < 2; i++) side[i] = ftmem__apply(tape, FTMEM__OP_SLICE, &x, 1, x.n / 2, x.cols / 2, x.dtype);
     for (i = 0; i < 2; i++) {
         a = ftmem__binary(tape, FTMEM__OP_MUL, side[i], table);
         b = ftmem__binary(tape, FTMEM__OP_MUL, side[1 - i], table);

@@ -10,6 +10,7 @@ static void linear_declare(ftmem__low *low, ftmem__param param)
         return;
     }
     param.segment = params->segment;
+    param.routed = low->routed;
     if (param.copies == 0) param.copies = low->copies > 1 ? low->copies : 1;
     if (param.gradient_bytes == 0) param.gradient_bytes = param.bytes;
     params->at[params->count++] = param;

@@ -26,13 +26,15 @@ static ftmem__var loss_normed(ftmem__low *low, ftmem__var w, int64_t out)
 }
 
 /* F.linear of the stream, or of a scaled copy of it (modeling_minicpm.py), and the head's weight. */
-static ftmem__var loss_head(ftmem__low *low, ftmem__var x, const ftmem__var *bias, int64_t out, bool classify)
+static ftmem__var loss_head(ftmem__low *low, ftmem__var x, bool has_bias, int64_t out, bool classify)
 {
     const ftmem__family *family = low->shape->family;
     bool scaled = !classify && family->scale_before_head && low->shape->model->scaled == FTMEM_ON;
-    ftmem__var w = loss_head_weight(low, out, x.cols), in = scaled ? ftmem__unary(low->tape, FTMEM__OP_SCALE, x) : ftmem__keep(low->tape, x), normed = w, y;
+    ftmem__var w = loss_head_weight(low, out, x.cols), in = scaled ? ftmem__unary(low->tape, FTMEM__OP_SCALE, x) : ftmem__keep(low->tape, x), normed = w, bias,
+               y;
+    if (has_bias) bias = ftmem__low_head_parameter(low, out, out);
     if (family->normed_head && !classify) normed = loss_normed(low, w, out);
-    y = ftmem__low_plain_linear(low, in, normed, bias, out);
+    y = ftmem__low_plain_linear(low, in, normed, has_bias ? &bias : NULL, out);
     if (family->normed_head && !classify) ftmem__drop(low->tape, normed);
     ftmem__drop(low->tape, w);
     if (scaled && !family->remote_code) low->scaled = in, low->has_scaled = true; /* modeling_minicpm3.py, modeling_t5.py: a name of the caller's */
@@ -71,15 +73,14 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
     bool words = ftmem__task_of_vocab(shape->job->task);
     bool has_bias = words ? shape->model->head_bias == FTMEM_ON : shape->family->head[shape->job->task] != NULL;
     int64_t out = words ? shape->vocab : shape->job->classes;
-    ftmem__var in = ftmem__low_before_logits(low, x), bias, y, t;
+    ftmem__var in = ftmem__low_before_logits(low, x), y, t;
     tape->part = FTMEM__PART_HEAD;
     if (shape->job->task == FTMEM_TASK_IMAGE_CLASSIFY && !shape->head_copy) {
         y = loss_image_head(low, in, out);
         ftmem__drop(tape, in);
         return y;
     }
-    if (has_bias) bias = ftmem__low_head_parameter(low, out, out);
-    y = loss_head(low, in, has_bias ? &bias : NULL, out, !words);
+    y = loss_head(low, in, has_bias, out, !words);
     ftmem__drop(tape, in);
     if (words && shape->family->logit_scale && shape->model->scaled == FTMEM_ON) {
         t = ftmem__unary(tape, FTMEM__OP_SCALE, y);
@@ -92,7 +93,7 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
         y = t;
     }
     if (words && shape->model->logit_softcap > 0) y = ftmem__low_softcap(low, y);
-    if (!words || !loss_widens_in_model(shape)) return y;
+    if (!words || !(shape->family->logits_fp32 || loss_widens_in_model(shape))) return y;
     t = ftmem__cast(tape, y, FTMEM_FP32);
     ftmem__drop(tape, y);
     return t;
@@ -257,11 +258,14 @@ static void loss_fused_chunks(ftmem__low *low, int64_t rows, int32_t dtype, bool
     ftmem__release(tape, last);
 }
 
-/* The losses without logits take the head's matrix only; its bias is a parameter all the same. */
-static void loss_unused_bias(ftmem__low *low)
+/* The bias of a head whose product is not lowered as one linear; a fused loss takes the matrix only, and gives it no gradient. */
+static void loss_lone_bias(ftmem__low *low, bool fused)
 {
+    bool no_grad = low->tape->no_grad;
+    low->tape->no_grad = no_grad || fused;
     if (low->shape->model->head_bias == FTMEM_ON)
         (void)ftmem__low_parameter(low, FTMEM_ROLE_HEAD, low->shape->vocab, low->shape->vocab, low->shape->head_trained);
+    low->tape->no_grad = no_grad;
 }
 
 ftmem__var ftmem__low_fused_loss(ftmem__low *low, ftmem__var x)
@@ -273,7 +277,7 @@ ftmem__var ftmem__low_fused_loss(ftmem__low *low, ftmem__var x)
     ftmem__var w = loss_head_weight(low, v, h), in[2], loss;
     int16_t gh, gw = -1, each;
     low->tape->part = FTMEM__PART_LOSS;
-    loss_unused_bias(low);
+    loss_lone_bias(low, true);
     in[0] = ftmem__cast(tape, x, dtype);
     in[1] = ftmem__cast(tape, w, dtype);
     gh = ftmem__alloc(tape, FTMEM__OP_FUSED_LOSS, low->tokens * h, h, dtype, tape->birth);
@@ -336,7 +340,7 @@ void ftmem__low_chunked_forward(ftmem__low *low, ftmem__var x)
     ftmem__var w = loss_head_weight(low, low->shape->vocab, low->shape->h), w16;
     (void)x;
     low->tape->part = FTMEM__PART_LOSS;
-    loss_unused_bias(low);
+    loss_lone_bias(low, false);
     low->tape->flops += 2.0 * (double)low->tokens * (double)w.n;
     w16 = ftmem__cast_weight(low->tape, w, c.dtype);
     ftmem__release(low->tape, loss_chunk_forward(low, &c, w16, false));
@@ -465,7 +469,7 @@ int64_t ftmem__low_split_loss(ftmem__low *low, ftmem__var x, ftmem__var *loss)
     int32_t count = (int32_t)((left + rows - 1) / rows), i;
     ftmem__var logits[LOSS_CHUNKS], w = loss_split_weight(low);
     if (count > LOSS_CHUNKS) tape->exhausted = true, count = LOSS_CHUNKS;
-    loss_unused_bias(low);
+    loss_lone_bias(low, false);
     for (i = 0; i < count; i++, left -= rows) logits[i] = loss_split_logits(low, x, w, left < rows ? left : rows, i == count - 1);
     for (i = 0; i < count && litgpt; i++) logits[i] = loss_converted(tape, logits[i]);
     tape->part = FTMEM__PART_LOSS;

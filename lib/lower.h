@@ -22,6 +22,7 @@ enum {
     FTMEM__PART_OPTIMIZER,
     FTMEM__PART_BATCH,
     FTMEM__PART_TOWER,
+    FTMEM__PART_SSM,
     FTMEM__PART_END
 };
 const char *ftmem__part_name(int32_t part);
@@ -39,8 +40,9 @@ typedef struct ftmem__param {
     bool trained;
     int64_t copies; /* equal tensors which this one stands for: of its segment, or outside the stacks */
     bool outside;
-    bool base; /* belongs to the base model (not LoRA, not a saved copy) */
-    bool idle; /* requires a gradient and never gets one: no state either */
+    bool routed; /* of the experts that a router chooses from */
+    bool base;   /* belongs to the base model (not LoRA, not a saved copy) */
+    bool idle;   /* requires a gradient and never gets one: no state either */
 } ftmem__param;
 enum { FTMEM__MAX_PARAMS = 256 };
 typedef struct ftmem__params {
@@ -90,6 +92,12 @@ typedef struct ftmem__shape {
     bool fed_features;                                       /* the first stack takes features of a fixed length, which are not masked */
     bool causal;                                             /* blocks of a decoder */
     bool crossed;                                            /* blocks attend to the stack before this one */
+    bool image_masks;                                        /* masks of each row's own, which show where its images are */
+    bool scattered;                                          /* what the stack before has made takes the places of tokens */
+    bool tower;                                              /* a vision tower, whose rows are images */
+    int64_t unread;                                          /* its last blocks whose output nobody reads */
+    int64_t each;                                            /* images of a row; 1 elsewhere */
+    const struct ftmem__shape *next;                         /* of a tower: the text model's */
 } ftmem__shape;
 
 /* Values that a block is given beside the stream, or makes for the blocks after it. */
@@ -106,21 +114,23 @@ typedef struct ftmem__quant ftmem__quant; /* quant.h */
 typedef struct ftmem__low {
     ftmem__tape *tape;
     const ftmem__shape *shape;
-    ftmem__params *params;  /* not NULL: parameters are declared on the way */
-    int64_t b, tokens;      /* rows and tokens of this pass (evaluation has its own batch) */
-    bool training;          /* dropout is active */
-    bool trained;           /* base weights of this block are trained (full fine-tuning) */
-    bool adapted;           /* this block has adapters */
-    bool first;             /* the first block, where it is another one */
-    bool unquantized;       /* bitsandbytes is told to leave this part alone */
-    uint8_t kind;           /* of the block: FTMEM__LAYER_... */
-    uint8_t mlp;            /* FTMEM__MLP_... */
-    const ftmem__var *join; /* residual that attention or MLP add in their own forward, or NULL */
-    int64_t copies;         /* what is declared now stands for so many equal tensors, each for its share of the rows; 0: one */
-    bool cross;             /* attention looks at the stack before */
-    const ftmem__var *bias; /* of positions, which it adds to its scores, or NULL */
-    uint8_t given, made;    /* sides that are there already, and those that this segment has made */
-    ftmem__var *side;       /* FTMEM__SIDES of them, which the walk owns */
+    ftmem__params *params;   /* not NULL: parameters are declared on the way */
+    int64_t b, tokens;       /* rows and tokens of this pass (evaluation has its own batch) */
+    bool training;           /* dropout is active */
+    bool trained;            /* base weights of this block are trained (full fine-tuning) */
+    bool adapted;            /* this block has adapters */
+    bool first;              /* the first block, where it is another one */
+    bool unquantized;        /* bitsandbytes is told to leave this part alone */
+    uint8_t kind;            /* of the block: FTMEM__LAYER_... */
+    uint8_t mlp;             /* FTMEM__MLP_... */
+    const ftmem__var *join;  /* residual that attention or MLP add in their own forward, or NULL */
+    bool routed;             /* what is declared now belongs to routed experts */
+    int64_t copies;          /* what is declared now stands for so many equal tensors, each for its share of the rows; 0: one */
+    bool cross;              /* attention looks at the stack before */
+    const ftmem__var *bias;  /* of positions, which it adds to its scores, or NULL */
+    uint8_t given, made;     /* sides that are there already, and those that this segment has made */
+    ftmem__var *side;        /* FTMEM__SIDES of them, which the walk owns */
+    const ftmem__var *words; /* the token embedding, looked up before this segment, or NULL */
     bool has_weights, has_scaled;
     bool has_choice, holds_choice; /* holds: it lives beyond the block */
     ftmem__var choice;             /* the keys that the block's indexer has chosen: returned beside the stream */
@@ -159,6 +169,7 @@ static inline bool ftmem__holds_outputs(const ftmem_job *job)
 int32_t ftmem__shape_pixels(const ftmem__shape *shape);                                           /* dtype of the pixels of the batch */
 ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error);    /* of the last stack */
 ftmem_status ftmem__shape_encoder(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error); /* of the one before, where there is one */
+ftmem_status ftmem__shape_tower(ftmem__shape *shape, const ftmem__shape *text, const ftmem__case *c, ftmem_error *error); /* of a vision tower that runs */
 
 /* dropout.c */
 ftmem__var ftmem__low_dropout(ftmem__low *low, ftmem__var x, double p); /* takes over x */
@@ -188,9 +199,11 @@ bool ftmem__low_fused_qkv(ftmem__low *low, ftmem__var x, ftmem__var qkv[3]);
 bool ftmem__low_fused_o(ftmem__low *low, ftmem__var x, int64_t out, ftmem__var *y);
 bool ftmem__low_fused_mlp(ftmem__low *low, ftmem__var x, int64_t f, ftmem__var *y);
 /* norm.c */
-ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width);       /* the family's norm over the last `width` */
+ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width); /* the family's norm over the last `width` */
+ftmem__var ftmem__low_rms_plus_one(ftmem__low *low, ftmem__var x, int64_t width);
 ftmem__var ftmem__low_layer_norm(ftmem__low *low, ftmem__var x, int64_t width); /* LayerNorm with a bias, whatever the family's is */
 ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x);
+ftmem__var ftmem__low_rms(ftmem__low *low, ftmem__var x);                                        /* x / rms(x), of fp32; takes over x */
 ftmem__var ftmem__low_gated_norm(ftmem__low *low, ftmem__var x, ftmem__var gate, int64_t width); /* norm(x) * silu(gate); both stay the caller's */
 /* attention.c */
 ftmem__var ftmem__low_turn(ftmem__low *low, ftmem__var x);                                                  /* (x * cos) + (rotate_half(x) * sin) */
@@ -204,13 +217,17 @@ ftmem__var ftmem__low_turn_pairs(ftmem__low *low, ftmem__var x);                
 /* indexer.c */
 ftmem__var ftmem__low_choice(ftmem__low *low); /* a tensor like the one that an indexer makes; store -1 where nothing is handed on */
 void ftmem__low_indexer(ftmem__low *low, ftmem__var x, ftmem__var latent, ftmem__var *locals, int32_t *count); /* where the model has one */
+/* ssm.c */
+ftmem__var ftmem__low_ssm(ftmem__low *low, ftmem__var x); /* x stays the caller's */
 /* mlp.c */
 ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x);
 ftmem__var ftmem__low_up(ftmem__low *low, ftmem__var x);                               /* act(up(x)): takes over x */
 ftmem__var ftmem__low_down(ftmem__low *low, ftmem__var x);                             /* x stays the caller's */
 ftmem__var ftmem__low_gated(ftmem__low *low, ftmem__var x, int64_t width);             /* a gated MLP of this width */
+ftmem__var ftmem__low_plain(ftmem__low *low, ftmem__var x, int64_t width);             /* one without a gate */
 ftmem__var ftmem__low_mlp_inline(ftmem__low *low, ftmem__var x);                       /* takes over x */
 ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x);                       /* takes over x */
+ftmem__var ftmem__low_clamp(ftmem__low *low, ftmem__var x, int32_t bounds);            /* backward: a mask for each bound, and a zero; x stays the caller's */
 ftmem__var ftmem__low_softcap(ftmem__low *low, ftmem__var x);                          /* takes over x */
 ftmem__var ftmem__low_dropout_add(ftmem__low *low, ftmem__var x, ftmem__var residual); /* both stay the caller's */
 /* delta.c */
@@ -229,8 +246,15 @@ ftmem__var ftmem__low_embed_normed(ftmem__low *low);
 ftmem__var ftmem__low_embed_segments(ftmem__low *low);
 ftmem__var ftmem__low_widen(ftmem__low *low, ftmem__var x); /* the token embedding to the width of the stream */
 ftmem__var ftmem__low_embed_patches(ftmem__low *low);
+ftmem__var ftmem__low_patches(ftmem__low *low, int32_t role, int64_t patches, bool bias); /* an image's patches through a convolution */
+/* image.c */
+ftmem__var ftmem__low_embed_image(ftmem__low *low);
+ftmem__var ftmem__low_bridge(ftmem__low *low, ftmem__var x); /* a tower's end: features in the text model's width; x stays the caller's */
+ftmem__var ftmem__low_scatter(ftmem__low *low, ftmem__prologue *p, ftmem__var words); /* takes over the words */
 /* tower.c */
-void ftmem__low_tower(ftmem__low *low); /* declares the parameters of a vision tower */
+void ftmem__low_tower(ftmem__low *low);    /* declares the parameters of a vision tower */
+void ftmem__low_mtp(ftmem__low *low);      /* and of blocks for multi-token prediction */
+void ftmem__tower_adapter(ftmem__case *c); /* the adapter as the tower's linears have it */
 int64_t ftmem__tower_buffer_bytes(const ftmem_model *model);
 /* head.c */
 ftmem__var ftmem__low_pool(ftmem__low *low, ftmem__var x);          /* the base model's part; x stays the caller's */

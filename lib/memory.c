@@ -1,10 +1,13 @@
 /* The question "how much memory": load, walk, report. */
 #include "step.h"
 
+#include <stddef.h>
+
 static void memory_stacks(ftmem__walk *walk)
 {
     int32_t i;
-    walk->stacks = walk->shape.crossed ? 2 : 1;
+    walk->stacks = walk->shape.crossed || walk->shape.scattered ? 2 : 1;
+    walk->words.out_grad = false;
     for (i = 0; i < walk->stacks; i++) {
         ftmem__stack *stack = &walk->stack[i];
         memset(&stack->embed, 0, sizeof stack->embed);
@@ -24,6 +27,7 @@ static ftmem_status memory_walk(const ftmem__case *c, ftmem__walk *walk, ftmem_e
     walk->head_note.event = walk->head_note.count = 0;
     status = ftmem__shape_fill(&walk->shape, c, error);
     if (status == FTMEM_OK && walk->shape.crossed) status = ftmem__shape_encoder(&walk->earlier, c, error);
+    if (status == FTMEM_OK && walk->shape.scattered) status = ftmem__shape_tower(&walk->earlier, &walk->shape, c, error);
     if (status != FTMEM_OK) return status;
     memory_stacks(walk);
     return ftmem__walk_segments(walk, error);
@@ -116,6 +120,19 @@ ftmem_status ftmem_predict_memory(const ftmem_job *job, ftmem_memory *memory, ft
     return FTMEM_OK;
 }
 
+/* Of the routed experts, the share that is not chosen for a token. */
+static int64_t memory_idle(const ftmem__walk *walk)
+{
+    const ftmem_model *model = walk->shape.model;
+    int64_t routed = 0;
+    int32_t i;
+    for (i = 0; i < walk->params.count; i++) {
+        const ftmem__param *p = &walk->params.at[i];
+        if (p->routed && p->base) routed += p->n * ftmem__param_count(walk, p);
+    }
+    return routed > 0 ? routed / model->experts * (model->experts - model->experts_per_token) : 0;
+}
+
 static void memory_parameters(const ftmem__walk *walk, ftmem_parameters *out)
 {
     ftmem__totals t;
@@ -125,6 +142,7 @@ static void memory_parameters(const ftmem__walk *walk, ftmem_parameters *out)
     out->total = t.parameters;
     out->trainable = t.trainable;
     out->adapters = t.adapters;
+    out->active = t.parameters - memory_idle(walk);
     for (i = 0; i < walk->params.count; i++) {
         const ftmem__param *p = &walk->params.at[i];
         if (!p->base) continue;
@@ -140,7 +158,7 @@ ftmem_status ftmem_count_parameters(const ftmem_job *job, ftmem_parameters *out,
     ftmem__walk walk;
     ftmem_parameters result;
     ftmem_status status;
-    if (!out || out->struct_size < sizeof(ftmem_parameters))
+    if (!out || out->struct_size < offsetof(ftmem_parameters, active))
         return ftmem__fail(error, FTMEM_E_STRUCT_SIZE, "parameters.struct_size", "", "parameters.struct_size must be sizeof(ftmem_parameters).");
     status = ftmem__case_load(job, &c, error);
     if (status == FTMEM_OK) status = memory_walk(&c, &walk, error);
@@ -148,6 +166,6 @@ ftmem_status ftmem_count_parameters(const ftmem_job *job, ftmem_parameters *out,
     memset(&result, 0, sizeof result);
     result.struct_size = out->struct_size;
     memory_parameters(&walk, &result);
-    *out = result;
+    memcpy(out, &result, out->struct_size < sizeof result ? out->struct_size : sizeof result);
     return FTMEM_OK;
 }

@@ -184,7 +184,7 @@ ftmem__var ftmem__method_ia3(ftmem__low *low, const ftmem__adapted *at)
     bool before = at->role == FTMEM_ROLE_DOWN; /* peft/utils/constants.py ..._IA3_FEEDFORWARD_MODULES_MAPPING */
     int64_t n = before ? at->x.cols : at->out;
     ftmem__var l = ftmem__low_adapter(low, at->role, n, before ? 1 : n), scale, y;
-    l.cols = n;
+    l = ftmem__shaped(l, n, n);
     scale = ftmem__unary(low->tape, FTMEM__OP_SCALE, l); /* 1 * l */
     y = ftmem__low_quant(low, at->role) ? methods_ia3_bnb(low, at, scale, before) : methods_ia3_plain(low, at, scale, before);
     ftmem__drop(low->tape, scale);
@@ -263,7 +263,7 @@ ftmem__var ftmem__method_lokr(ftmem__low *low, const ftmem__adapted *at)
     } else {
         a = ftmem__low_adapter(low, at->role, k * r, k);
         b = ftmem__low_adapter(low, at->role, r * n, r);
-        b.cols = r; /* a @ b: b stands transposed */
+        b = ftmem__shaped(b, b.n, r); /* a @ b: b stands transposed */
         w[1] = methods_matmul(low, a, b);
     }
     kron = ftmem__apply(tape, FTMEM__OP_MUL, w, 2, in * out, in, w[0].dtype);

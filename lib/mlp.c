@@ -59,6 +59,37 @@ static ftmem__var mlp_gelu_bloom(ftmem__tape *tape, ftmem__var x)
     return y;
 }
 
+ftmem__var ftmem__low_clamp(ftmem__low *low, ftmem__var x, int32_t bounds)
+{
+    ftmem__var y = ftmem__unary(low->tape, FTMEM__OP_CLAMP, x);
+    ftmem__node *node = ftmem__recorded(low->tape, y);
+    if (node) node->work = bounds * ftmem__round512(ftmem__bytes(FTMEM_BOOL, x.n)) + ftmem__round512(1);
+    return y;
+}
+
+/* transformers/activations.py ReLUSquaredActivation; pow is on autocast's fp32 list. */
+static ftmem__var mlp_relu2(ftmem__low *low, ftmem__var x)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var relu = ftmem__unary(tape, FTMEM__OP_RELU, x), wide = ftmem__cast(tape, relu, low->shape->autocast ? FTMEM_FP32 : x.dtype), y;
+    y = ftmem__unary(tape, FTMEM__OP_POW2, wide);
+    ftmem__drop(tape, wide);
+    ftmem__drop(tape, relu);
+    ftmem__drop(tape, x);
+    return y;
+}
+
+/* transformers/activations.py QuickGELUActivation: input * torch.sigmoid(1.702 * input) */
+static ftmem__var mlp_quick_gelu(ftmem__tape *tape, ftmem__var x)
+{
+    ftmem__var scaled = ftmem__unary(tape, FTMEM__OP_SCALE, x), gate = ftmem__unary(tape, FTMEM__OP_SIGMOID, scaled), y;
+    ftmem__drop(tape, scaled);
+    y = ftmem__binary(tape, FTMEM__OP_MUL, x, gate);
+    ftmem__drop(tape, gate);
+    ftmem__drop(tape, x);
+    return y;
+}
+
 ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x)
 {
     ftmem__var y;
@@ -67,7 +98,9 @@ ftmem__var ftmem__low_activation(ftmem__low *low, ftmem__var x)
     case FTMEM_SILU: op = FTMEM__OP_SILU; break;
     case FTMEM_RELU: op = FTMEM__OP_RELU; break;
     case FTMEM_GELU_NEW: return mlp_gelu_new(low, x);
+    case FTMEM_RELU2: return mlp_relu2(low, x);
     case FTMEM_GELU_BLOOM: return mlp_gelu_bloom(low->tape, x);
+    case FTMEM_QUICK_GELU: return mlp_quick_gelu(low->tape, x);
     default: break;
     }
     y = ftmem__unary(low->tape, op, x);
@@ -160,9 +193,10 @@ static ftmem__var mlp_plain_named(ftmem__low *low, ftmem__var x, bool bias)
     return mlp_down_t5(low, ftmem__low_activation(low, up), bias);
 }
 
-static ftmem__var mlp_plain(ftmem__low *low, ftmem__var x, bool bias)
+ftmem__var ftmem__low_plain(ftmem__low *low, ftmem__var x, int64_t f)
 {
-    ftmem__var up = ftmem__low_linear(low, FTMEM_ROLE_UP, x, low->shape->f, bias), act, y;
+    bool bias = low->shape->model->mlp_bias == FTMEM_ON;
+    ftmem__var up = ftmem__low_linear(low, FTMEM_ROLE_UP, x, f, bias), act, y;
     act = ftmem__low_activation(low, up);
     y = ftmem__low_linear(low, FTMEM_ROLE_DOWN, act, low->shape->h, bias);
     if (low->join) { /* modeling_bloom.py BloomMLP, modeling_mpt.py MptMLP */
@@ -208,6 +242,6 @@ ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x)
     else if (low->shape->family->mlp == FTMEM__GATED_T5) y = mlp_gated_t5(low, x, bias);
     else if (low->shape->family->mlp == FTMEM__PLAIN_NAMED) y = mlp_plain_named(low, x, bias);
     else if (low->shape->family->mlp == FTMEM__GATED_FUSED) y = mlp_gated_fused(low, x, bias);
-    else y = mlp_plain(low, x, bias);
+    else y = ftmem__low_plain(low, x, low->shape->f);
     return low->shape->family->dropout_inside && !low->join ? ftmem__low_dropout(low, y, low->shape->model->hidden_dropout) : y;
 }

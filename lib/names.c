@@ -9,11 +9,14 @@ typedef struct names_row {
 
 #define FTMEM__NAME(enum_name, value, text) { enum_name, text, value, false },
 #define FTMEM__ALIAS(enum_name, value, text) { enum_name, text, value, true },
+#define FTMEM__UNMODELLED(enum_name, text) { enum_name, text, NAMES_UNMODELLED, true },
+enum { NAMES_UNMODELLED = -1 };
 static const names_row names_rows[] = {
 #include "names.inc"
 };
 #undef FTMEM__NAME
 #undef FTMEM__ALIAS
+#undef FTMEM__UNMODELLED
 
 const char *ftmem_enum_name(const char *enum_name, int32_t value)
 {
@@ -104,11 +107,23 @@ static bool names_is_enum(const char *enum_name)
     return false;
 }
 
+static ftmem_status names_fail_unmodelled(const char *enum_name, const char *text, const char *field, ftmem_error *error)
+{
+    ftmem_error room;
+    ftmem__text message = ftmem__text_in(room.message, sizeof room.message);
+    ftmem__put(&message, enum_name);
+    ftmem__put(&message, " ");
+    ftmem__put(&message, text);
+    ftmem__put(&message, " is known, but not modelled in this version");
+    return ftmem__fail(error, FTMEM_E_UNSUPPORTED, field, text, room.message);
+}
+
 ftmem_status ftmem__enum_parse(const char *enum_name, const char *text, int32_t *value, const char *field, ftmem_error *error)
 {
     for (int32_t i = 0; i < FTMEM__COUNT(names_rows); ++i) {
         const names_row *row = &names_rows[i];
         if (!ftmem__alike(row->enum_name, enum_name) || !ftmem__alike(row->text, text)) continue;
+        if (row->value == NAMES_UNMODELLED) return names_fail_unmodelled(enum_name, row->text, field, error);
         *value = row->value;
         return FTMEM_OK;
     }

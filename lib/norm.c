@@ -18,6 +18,11 @@ static ftmem__var norm_rms_core(ftmem__tape *tape, ftmem__var x)
     return y;
 }
 
+ftmem__var ftmem__low_rms(ftmem__low *low, ftmem__var x)
+{
+    return norm_rms_core(low->tape, x);
+}
+
 /* One kernel: input, weight and 1/rms of each row are kept, and the gradient is written over the arriving one (unsloth
    kernels/rms_layernorm.py Fast_RMS_Layernorm, liger_kernel/ops/rms_norm.py LigerRMSNormFunction with in_place). */
 static ftmem__var norm_fused(ftmem__tape *tape, ftmem__var x, ftmem__var w)
@@ -30,14 +35,16 @@ static ftmem__var norm_fused(ftmem__tape *tape, ftmem__var x, ftmem__var w)
     return y;
 }
 
-/* modeling_llama.py LlamaRMSNorm.forward; OLMo-2 multiplies in fp32 before it casts. */
-static ftmem__var norm_rms(ftmem__low *low, ftmem__var x, ftmem__var w, bool weight_in_fp32)
+/* modeling_llama.py LlamaRMSNorm.forward; OLMo-2 multiplies in fp32 before it casts, Nemotron-H with a weight that it widens. */
+static ftmem__var norm_rms(ftmem__low *low, ftmem__var x, ftmem__var w, int32_t kind)
 {
     ftmem__tape *tape = low->tape;
     if (low->shape->job->kernels & FTMEM_FUSED_NORM) return norm_fused(tape, x, w);
     ftmem__var y = norm_rms_core(tape, ftmem__cast(tape, x, FTMEM_FP32)), cast, scaled;
-    if (weight_in_fp32) {
-        scaled = ftmem__binary(tape, FTMEM__OP_MUL, w, y);
+    if (kind != FTMEM__RMS) {
+        ftmem__var wide = ftmem__cast(tape, w, kind == FTMEM__RMS_WIDENED ? FTMEM_FP32 : w.dtype);
+        scaled = ftmem__binary(tape, FTMEM__OP_MUL, wide, y);
+        ftmem__drop(tape, wide);
         cast = ftmem__cast(tape, scaled, x.dtype);
         ftmem__drop(tape, scaled);
         ftmem__drop(tape, y);
@@ -155,6 +162,11 @@ ftmem__var ftmem__low_layer_norm(ftmem__low *low, ftmem__var x, int64_t width)
     return norm_layer(low, x, width, true, true, false);
 }
 
+ftmem__var ftmem__low_rms_plus_one(ftmem__low *low, ftmem__var x, int64_t width)
+{
+    return norm_rms_plus_one(low, x, ftmem__low_parameter(low, FTMEM_ROLE_NORM, width, width, low->trained));
+}
+
 /* The family's norm over the last dimension, with a weight of `weights` elements. */
 static ftmem__var norm_kind(ftmem__low *low, ftmem__var x, int64_t weights, bool bias)
 {
@@ -166,7 +178,7 @@ static ftmem__var norm_kind(ftmem__low *low, ftmem__var x, int64_t weights, bool
     if (kind == FTMEM__LAYER_FP32) return norm_layer_fp32(low, x, w);
     if (kind == FTMEM__RMS_T5) return norm_rms_t5(low, x, w);
     if (kind == FTMEM__RMS_PLUS_ONE) return norm_rms_plus_one(low, x, w);
-    return norm_rms(low, x, w, kind == FTMEM__RMS_FP32_WEIGHT);
+    return norm_rms(low, x, w, kind);
 }
 
 ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width)
@@ -183,7 +195,7 @@ ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x)
     bool own = family->qk_norm_kind == FTMEM__QK_OWN_WEIGHTS;
     int64_t cols = x.cols;
     ftmem__var y, whole;
-    if (family->qk_norm_kind != FTMEM__QK_WHOLE) x.cols = low->shape->d;
+    if (family->qk_norm_kind != FTMEM__QK_WHOLE) x = ftmem__shaped(x, x.n, low->shape->d);
     y = norm_kind(low, x, own ? cols : x.cols, !own && low->shape->model->norm_bias == FTMEM_ON);
     ftmem__drop(low->tape, x);
     if (own && family->norm == FTMEM__LAYER) {
@@ -191,7 +203,7 @@ ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x)
         ftmem__drop(low->tape, y);
         y = whole;
     }
-    y.cols = cols;
+    y = ftmem__shaped(y, y.n, cols);
     return y;
 }
 

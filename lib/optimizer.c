@@ -2,43 +2,6 @@
 #include "optimizer.h"
 #include "step.h"
 
-enum {
-    NOTHING_MORE = FTMEM__NOTHING_MORE,
-    SAME = FTMEM__SAME,
-    F32 = FTMEM__F32,
-    F32_TWICE = FTMEM__F32_TWICE,
-    B16 = FTMEM__B16,
-    BYTES = FTMEM__BYTES,
-    BYTES_TWICE = FTMEM__BYTES_TWICE,
-    NIBBLES = FTMEM__NIBBLES,
-    MAXIMA = FTMEM__MAXIMA,
-    MAXIMA_TWICE = FTMEM__MAXIMA_TWICE,
-    MAXIMA128 = FTMEM__MAXIMA128,
-    ROWS = FTMEM__ROWS,
-    COLS = FTMEM__COLS,
-    NUMBER = FTMEM__NUMBER,
-    CODES256 = FTMEM__CODES256,
-    WIDE = FTMEM__WIDE,
-    ONLY16 = FTMEM__ONLY16,
-    LOW = FTMEM__LOW,
-    LOW32 = FTMEM__LOW32,
-    PROJECTION = FTMEM__PROJECTION,
-    PROJECTION32 = FTMEM__PROJECTION32,
-    PROJECTION_OF = FTMEM__PROJECTION_OF,
-    FACTOR = FTMEM__FACTOR,
-    SINGULAR = FTMEM__SINGULAR,
-    GRAM = FTMEM__GRAM,
-    LONG_SIDE = FTMEM__LONG_SIDE,
-    ALL = FTMEM__ALL,
-    BELOW_4096 = FTMEM__BELOW_4096,
-    ODD_256 = FTMEM__ODD_256,
-    ODD_128 = FTMEM__ODD_128,
-    FROM_1E5 = FTMEM__FROM_1E5,
-    MATRICES = FTMEM__MATRICES,
-    LINEARS = FTMEM__LINEARS,
-    IN_BLOCKS = FTMEM__IN_BLOCKS
-};
-
 static const ftmem__optimizer optimizer_table[] = {
 #include "optimizers.inc"
 };
@@ -48,17 +11,23 @@ const ftmem__optimizer *ftmem__optimizer_of(const ftmem_job *job)
     return &optimizer_table[job->optimizer];
 }
 
+/* All experts of a block in one tensor of three dimensions. */
+static bool optimizer_stacked(const ftmem__param *p)
+{
+    return p->base && (p->role == FTMEM_ROLE_EXPERTS_UP || p->role == FTMEM_ROLE_EXPERTS_DOWN);
+}
+
 static bool optimizer_fits(int32_t of, const ftmem__param *p)
 {
-    bool block = p->segment >= 0, linear = block && p->role <= FTMEM_ROLE_DOWN;
+    bool block = p->segment >= 0 && !p->outside && p->rows > 0 && !optimizer_stacked(p);
     switch (of) {
-    case BELOW_4096: return p->n < 4096;
-    case ODD_256: return p->n < 4096 || p->n % 256 != 0;
-    case ODD_128: return p->n < 4096 || p->n % 128 != 0;
-    case FROM_1E5: return p->n >= 100000;
-    case MATRICES: return p->rows > 0;
-    case LINEARS: return linear && p->rows > 0;
-    case IN_BLOCKS: return block && p->rows > 0;
+    case FTMEM__BELOW_4096: return p->n < 4096;
+    case FTMEM__ODD_256: return p->n < 4096 || p->n % 256 != 0;
+    case FTMEM__ODD_128: return p->n < 4096 || p->n % 128 != 0;
+    case FTMEM__FROM_1E5: return p->n >= 100000;
+    case FTMEM__MATRICES: return p->rows > 0;
+    case FTMEM__LINEARS: return block && p->role != FTMEM_ROLE_ROUTER;
+    case FTMEM__IN_BLOCKS: return block;
     default: return true;
     }
 }
@@ -72,7 +41,7 @@ const ftmem__rule *ftmem__rule_for(const ftmem_job *job, const ftmem__param *p)
 
 bool ftmem__updates_in_backward(const ftmem_job *job)
 {
-    return ftmem__optimizer_of(job)->in_backward;
+    return job->optimizer_in_backward == FTMEM_ON;
 }
 
 static ftmem__buffer optimizer_buffer(int64_t n, int32_t dtype)
@@ -88,18 +57,20 @@ static ftmem__buffer optimizer_buffer(int64_t n, int32_t dtype)
 static ftmem__buffer optimizer_matrix(const ftmem_job *job, const ftmem__param *p, int32_t dtype, int32_t size)
 {
     int64_t rows = p->rows > 0 ? p->rows : 1, cols = p->n / rows, k = rows < cols ? rows : cols, other = rows < cols ? cols : rows;
-    int64_t r = job->optimizer_rank < k ? job->optimizer_rank : k;
+    int64_t any = job->optimizer_rank, r = any < k ? any : k, matrices = optimizer_stacked(p) ? job->model->experts : 1;
     switch (size) {
-    case ROWS: return optimizer_buffer(rows, FTMEM_FP32);
-    case COLS: return optimizer_buffer(cols, FTMEM_FP32);
-    case LOW: return optimizer_buffer(other * r, dtype);
-    case LOW32: return optimizer_buffer(other * r, FTMEM_FP32);
-    case PROJECTION: return optimizer_buffer(k * r, dtype);
-    case PROJECTION32: return optimizer_buffer(k * r, FTMEM_FP32);
-    case PROJECTION_OF: return dtype == FTMEM_FP32 ? optimizer_buffer(k * k, dtype) : optimizer_buffer(k * r, dtype);
-    case FACTOR: return optimizer_buffer(k * k, FTMEM_FP32);
-    case SINGULAR: return optimizer_buffer(k, FTMEM_FP32);
-    case GRAM: return optimizer_buffer(k * k, FTMEM_BF16);
+    case FTMEM__ROWS: return optimizer_buffer(rows, FTMEM_FP32);
+    case FTMEM__COLS: return optimizer_buffer(matrices * cols, FTMEM_FP32);
+    case FTMEM__LOW: return optimizer_buffer(other * r, dtype);
+    case FTMEM__LOW_ANY: return optimizer_buffer(other * any, dtype);
+    case FTMEM__LOW32: return optimizer_buffer(other * r, FTMEM_FP32);
+    case FTMEM__PROJECTION: return optimizer_buffer(any * k, dtype);
+    case FTMEM__DIAGONAL: return p->dtype == FTMEM_FP32 || 2 * r > k ? optimizer_buffer(r * r, FTMEM_FP32) : optimizer_buffer(r * k, p->dtype);
+    case FTMEM__PROJECTION32: return optimizer_buffer(any * k, FTMEM_FP32);
+    case FTMEM__PROJECTION_OF: return dtype == FTMEM_FP32 ? optimizer_buffer(k * k, dtype) : optimizer_buffer(k * r, dtype);
+    case FTMEM__FACTOR: return optimizer_buffer(k * k, FTMEM_FP32);
+    case FTMEM__SINGULAR: return optimizer_buffer(k, FTMEM_FP32);
+    case FTMEM__GRAM: return optimizer_buffer(k * k, FTMEM_BF16);
     default: return optimizer_buffer(other, dtype);
     }
 }
@@ -109,20 +80,21 @@ ftmem__buffer ftmem__buffer_of(const ftmem_job *job, const ftmem__param *p, int3
     int32_t dtype = job->master_weights == FTMEM_ON ? FTMEM_FP32 : p->dtype;
     bool wide = p->dtype == FTMEM_FP32;
     switch (size) {
-    case SAME: return optimizer_buffer(p->n, dtype);
-    case F32: return optimizer_buffer(p->n, FTMEM_FP32);
-    case F32_TWICE: return optimizer_buffer(2 * p->n, FTMEM_FP32);
-    case B16: return optimizer_buffer(p->n, FTMEM_BF16);
-    case BYTES: return optimizer_buffer(p->n, FTMEM_INT8);
-    case BYTES_TWICE: return optimizer_buffer(2 * p->n, FTMEM_INT8);
-    case NIBBLES: return optimizer_buffer((p->n + 1) / 2, FTMEM_INT8);
-    case MAXIMA: return optimizer_buffer((p->n + 255) / 256, FTMEM_FP32);
-    case MAXIMA_TWICE: return optimizer_buffer((p->n + 255) / 256 * 2, FTMEM_FP32);
-    case MAXIMA128: return optimizer_buffer((p->n + 127) / 128, FTMEM_FP32);
-    case NUMBER: return optimizer_buffer(1, FTMEM_FP32);
-    case CODES256: return optimizer_buffer(256, FTMEM_FP32);
-    case WIDE: return optimizer_buffer(wide ? 0 : p->n, FTMEM_FP32);
-    case ONLY16: return optimizer_buffer(wide ? 0 : p->n, p->dtype);
+    case FTMEM__SAME: return optimizer_buffer(p->n, dtype);
+    case FTMEM__F32: return optimizer_buffer(p->n, FTMEM_FP32);
+    case FTMEM__F32_TWICE: return optimizer_buffer(2 * p->n, FTMEM_FP32);
+    case FTMEM__B16: return optimizer_buffer(p->n, FTMEM_BF16);
+    case FTMEM__BYTES: return optimizer_buffer(p->n, FTMEM_INT8);
+    case FTMEM__BYTES_TWICE: return optimizer_buffer(2 * p->n, FTMEM_INT8);
+    case FTMEM__NIBBLES: return optimizer_buffer((p->n + 1) / 2, FTMEM_INT8);
+    case FTMEM__MAXIMA: return optimizer_buffer((p->n + 255) / 256, FTMEM_FP32);
+    case FTMEM__MAXIMA_TWICE: return optimizer_buffer((p->n + 255) / 256 * 2, FTMEM_FP32);
+    case FTMEM__MAXIMA128: return optimizer_buffer((p->n + 127) / 128, FTMEM_FP32);
+    case FTMEM__NUMBER: return optimizer_buffer(1, FTMEM_FP32);
+    case FTMEM__CODES256: return optimizer_buffer(256, FTMEM_FP32);
+    case FTMEM__WIDE: return optimizer_buffer(wide ? 0 : p->n, FTMEM_FP32);
+    case FTMEM__KAHAN: return optimizer_buffer(wide ? 1 : p->n, p->dtype);
+    case FTMEM__ONLY16: return optimizer_buffer(wide ? 0 : p->n, p->dtype);
     default: return optimizer_matrix(job, p, dtype, size);
     }
 }
@@ -211,13 +183,44 @@ static void optimizer_update(ftmem__totals *t, const ftmem__walk *walk)
     optimizer_loop loop = { 0 };
     loop.totals = t;
     loop.walk = walk;
-    loop.made = o->as_it_goes ? o->once : t->state_bytes;
+    loop.made = o->as_it_goes ? 0 : t->state_bytes;
     t->step_param = -1;
-    t->step_bytes = t->first_step_bytes = t->each_bytes;
-    if (!optimizer_loops(o)) return;
+    t->step_bytes = t->first_step_bytes = ftmem__updates_in_backward(walk->shape.job) ? 0 : t->each_bytes;
+    if (!optimizer_loops(o) || ftmem__updates_in_backward(walk->shape.job)) return;
     if (!o->apart) optimizer_round(&loop, -1);
     if (o->apart) optimizer_round(&loop, 1);
     if (o->apart) optimizer_round(&loop, 0);
+}
+
+static ftmem__param optimizer_param(const ftmem__store *gradient, bool in_block)
+{
+    ftmem__param p = { 0 };
+    p.n = gradient->n;
+    p.rows = gradient->cols > 0 && gradient->cols < gradient->n ? gradient->n / gradient->cols : 0;
+    p.dtype = gradient->dtype;
+    p.segment = in_block ? 0 : -1;
+    p.role = FTMEM_ROLE_Q;
+    p.base = true;
+    return p;
+}
+
+static int64_t optimizer_most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+ftmem__work ftmem__update_of(const void *context, const ftmem__store *gradient, bool in_block)
+{
+    const ftmem_job *job = context;
+    ftmem__param p = optimizer_param(gradient, in_block);
+    const ftmem__rule *rule = ftmem__rule_for(job, &p);
+    bool goes = ftmem__optimizer_of(job)->waits && p.dtype != FTMEM_FP32;
+    int64_t late = FTMEM__LIST_BYTES(job, &p, rule->late);
+    ftmem__work work;
+    work.beside = optimizer_most(FTMEM__LIST_BYTES(job, &p, rule->early), FTMEM__LIST_BYTES(job, &p, rule->refresh));
+    work.beside = FTMEM__LIST_BYTES(job, &p, rule->each) + optimizer_most(work.beside, goes ? 0 : late);
+    work.after = goes ? late : 0;
+    return work;
 }
 
 /* ------------------------------------------------------------------------------------------------------- totals */
@@ -228,7 +231,7 @@ static void optimizer_add(ftmem__totals *t, const ftmem_job *job, const ftmem__p
     bool master = job->master_weights == FTMEM_ON && p->dtype != FTMEM_FP32;
     t->trainable += p->n * count;
     t->tensors += count;
-    t->gradient_bytes += p->gradient_bytes * count;
+    if (!ftmem__updates_in_backward(job)) t->gradient_bytes += p->gradient_bytes * count;
     if (master) t->master_bytes += ftmem__round512(4 * p->n) * count;
     t->state_bytes += FTMEM__LIST_BYTES(job, p, rule->keep) * count;
     t->state_hidden_bytes += FTMEM__LIST_BYTES(job, p, rule->away) * count;
@@ -241,6 +244,12 @@ int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param)
     return param->segment >= 0 ? walk->kind[param->segment].layers * param->copies : 1;
 }
 
+static int64_t optimizer_pixels(const ftmem__shape *shape, int64_t images)
+{
+    const ftmem_model *m = shape->model;
+    return ftmem__round512(ftmem__bytes(ftmem__shape_pixels(shape), images * m->channels * m->image_size * m->image_size));
+}
+
 /* What the first stack is fed: token ids, pixels, or features of two frames a token; and a padding mask. */
 static int64_t optimizer_fed(const ftmem__shape *shape, int64_t rows)
 {
@@ -248,15 +257,16 @@ static int64_t optimizer_fed(const ftmem__shape *shape, int64_t rows)
     int32_t dtype = shape->autocast ? FTMEM_FP32 : shape->dtype;
     int64_t tokens = ftmem__round512(8 * rows * (shape->s - shape->virtual_tokens)), sum = tokens;
     if (shape->fed_features) return ftmem__round512(ftmem__bytes(dtype, rows * m->encoder_channels * 2 * shape->s));
-    if (shape->family->embedding == FTMEM__EMBED_PATCHES)
-        sum = ftmem__round512(ftmem__bytes(ftmem__shape_pixels(shape), rows * m->channels * m->image_size * m->image_size));
-    return sum + (shape->job->mask == FTMEM_MASK_PADDED ? tokens : 0);
+    if (shape->family->embedding == FTMEM__EMBED_PATCHES) sum = optimizer_pixels(shape, rows);
+    return sum + (shape->job->mask == FTMEM_MASK_PADDED ? tokens : 0) + (shape->image_masks ? tokens : 0);
 }
 
 /* A batch: what the first stack is fed, labels of tokens of the last or of rows. */
 static int64_t optimizer_rows(const ftmem__shape *shape, const ftmem__shape *fed, int64_t rows)
 {
-    return optimizer_fed(fed, rows) + ftmem__round512(8 * rows * (ftmem__task_by_row(shape->job->task) ? 1 : shape->s - shape->virtual_tokens));
+    int64_t pixels = shape->scattered ? optimizer_pixels(fed, rows * fed->each) : 0;
+    return pixels + optimizer_fed(shape->scattered ? shape : fed, rows) +
+           ftmem__round512(8 * rows * (ftmem__task_by_row(shape->job->task) ? 1 : shape->s - shape->virtual_tokens));
 }
 
 /* e_score_correction_bias (modeling_deepseek_v3.py): an fp32 buffer of each router that scores by sigmoid. */
@@ -308,6 +318,18 @@ static void optimizer_regular(ftmem__regular *r, const ftmem__shape *shape, cons
     r->flops += 2.0 * (double)side * (double)p->n * (double)count;
 }
 
+int64_t ftmem__segment_states(const ftmem__walk *walk, int32_t segment)
+{
+    const ftmem_job *job = walk->shape.job;
+    int64_t sum = 0;
+    int32_t i;
+    for (i = 0; i < walk->params.count; i++) {
+        const ftmem__param *p = &walk->params.at[i];
+        if (p->trained && p->segment == segment) sum += FTMEM__LIST_BYTES(job, p, ftmem__rule_for(job, p)->keep);
+    }
+    return sum;
+}
+
 void ftmem__totals_fill(ftmem__totals *t, const ftmem__walk *walk)
 {
     int32_t i;
@@ -323,7 +345,6 @@ void ftmem__totals_fill(ftmem__totals *t, const ftmem__walk *walk)
         if (p->trained) optimizer_add(t, walk->shape.job, p, count);
         optimizer_regular(&t->regular, &walk->shape, p, count);
     }
-    if (t->trainable > 0) t->state_bytes += ftmem__optimizer_of(walk->shape.job)->once;
     optimizer_update(t, walk);
     optimizer_batch(t, walk);
     t->resident = t->buffer_bytes + t->batch_bytes;

@@ -23,12 +23,15 @@ enum {
     FTMEM__NUMBER,        /* one number */
     FTMEM__CODES256,      /* 256 fp32 codes */
     FTMEM__WIDE,          /* .float(): n, fp32; over fp32 the same tensor, nothing */
-    FTMEM__ONLY16,        /* n, its dtype, made for 16-bit weights alone */
-    FTMEM__LOW,           /* R x r or r x C, its dtype: the gradient in the low-rank space */
-    FTMEM__LOW32,         /* the same, fp32 */
-    FTMEM__PROJECTION,    /* r x k, its dtype */
-    FTMEM__PROJECTION32,  /* r x k, fp32 */
-    FTMEM__PROJECTION_OF, /* r x k, its dtype, cut out of a k x k fp32 factor: over fp32 weights a view, which keeps the factor */
+    FTMEM__KAHAN,         /* n, its dtype, over 16-bit weights; over fp32 one number */
+    FTMEM__ONLY16,        /* n, its dtype, over 16-bit weights; over fp32 nothing */
+    FTMEM__LOW,           /* R x r or r x C, its dtype: the gradient in the low-rank space; r is k at most */
+    FTMEM__LOW_ANY,       /* the same with any r */
+    FTMEM__LOW32,         /* LOW, fp32 */
+    FTMEM__PROJECTION,    /* r x k, its dtype, any r */
+    FTMEM__PROJECTION32,  /* r x k, fp32, any r */
+    FTMEM__DIAGONAL,      /* r x r, fp32, or over 16-bit weights r x k in their dtype, whichever is more; r is k at most */
+    FTMEM__PROJECTION_OF, /* r x k, its dtype, cut out of a k x k fp32 factor (r is k at most): over fp32 a view, which keeps the factor */
     FTMEM__FACTOR,        /* k x k, fp32 */
     FTMEM__SINGULAR,      /* k, fp32 */
     FTMEM__GRAM,          /* k x k, bf16 */
@@ -52,27 +55,30 @@ enum {
 typedef struct ftmem__rule {
     uint8_t of;         /* FTMEM__ALL, ... */
     uint8_t keep[6];    /* states */
-    uint8_t away[3];    /* states in managed or host memory, which torch does not count */
+    uint8_t away[4];    /* states in managed or host memory, which torch does not count */
     uint8_t each[3];    /* temporaries made of all tensors before one is let go (foreach) */
     uint8_t early[6];   /* temporaries of one tensor at a time, beside what the previous one left */
     uint8_t late[8];    /* ... and after that is gone */
-    uint8_t left[3];    /* what names of the loop hold into the next tensor's turn */
+    uint8_t left[5];    /* what names of the loop hold into the next tensor's turn */
     uint8_t refresh[7]; /* beside what the previous one left, before the state is there: on the first step and every few hundred */
 } ftmem__rule;
 
 typedef struct ftmem__optimizer {
     ftmem__rule rule[3];
-    uint16_t once;      /* bytes of tables shared by all tensors */
-    bool as_it_goes;    /* a tensor's state is made in its turn, not before the first */
-    bool apart;         /* tensors of the first rule come after all others */
-    bool in_backward;   /* each tensor is updated as its gradient arrives, which is then freed */
-    bool gradient_goes; /* ... and is freed before `late` */
-    bool full_only;     /* of no meaning for adapters */
+    bool as_it_goes;  /* a tensor's state is made in its turn, not before the first */
+    bool from_start;  /* states are made with the optimizer, before the first step */
+    bool apart;       /* tensors of the first rule come after all others */
+    bool in_backward; /* each tensor is updated as its gradient arrives, which is then freed */
+    bool waits;       /* ... when the next gradient arrives; a 16-bit one is freed before `late` */
+    bool full_only;   /* of no meaning for adapters */
 } ftmem__optimizer;
 
 const ftmem__optimizer *ftmem__optimizer_of(const ftmem_job *job);
 const ftmem__rule *ftmem__rule_for(const ftmem_job *job, const ftmem__param *param);
 bool ftmem__updates_in_backward(const ftmem_job *job);
+
+/* What the update of the parameter with this gradient takes, in backward; context: the job. */
+ftmem__work ftmem__update_of(const void *context, const ftmem__store *gradient, bool in_block);
 
 typedef struct ftmem__buffer {
     int64_t bytes, n; /* bytes rounded to 512 */

@@ -1,9 +1,20 @@
 /* Packed key/value lists: "key\0value\0...\0", the form in which catalogs and class defaults are compiled in. */
 #include "catalog.h"
 
+#include "packed_keys.inc" /* packed_keys: the commonest keys, packed; in a list each is one byte, 0x80 + its place */
+
 const char *ftmem__packed_after(const char *part)
 {
     return part + strlen(part) + 1;
+}
+
+static const char *packed_key(const char *part)
+{
+    const char *key = packed_keys;
+    int32_t place = (unsigned char)*part;
+    if (place < 0x80) return part;
+    while (place-- > 0x80) key = ftmem__packed_after(key);
+    return key;
 }
 
 void ftmem__unpack_one(const char *key, const char *value, ftmem_entry *entry)
@@ -29,7 +40,7 @@ size_t ftmem__unpack(const char *packed, ftmem_entry *entries, size_t capacity)
     size_t count = 0;
     while (*packed && count < capacity) {
         const char *value = ftmem__packed_after(packed);
-        ftmem__unpack_one(packed, value, &entries[count++]);
+        ftmem__unpack_one(packed_key(packed), value, &entries[count++]);
         packed = ftmem__packed_after(value);
     }
     return count;
@@ -39,7 +50,7 @@ const char *ftmem__packed_value(const char *packed, const char *key)
 {
     while (*packed) {
         const char *value = ftmem__packed_after(packed);
-        if (strcmp(packed, key) == 0) return value;
+        if (strcmp(packed_key(packed), key) == 0) return value;
         packed = ftmem__packed_after(value);
     }
     return NULL;

@@ -1,7 +1,8 @@
 /* Blocks and what stands around them: the family's steps, executed. */
 #include "method.h"
 
-static const char *const program_parts[] = { "embedding", "norm", "attention", "mlp", "residual", "head", "loss", "optimizer", "batch", "vision tower" };
+static const char *const program_parts[] = { "embedding", "norm",      "attention", "mlp",          "residual",   "head",
+                                             "loss",      "optimizer", "batch",     "vision tower", "state space" };
 
 const char *ftmem__part_name(int32_t part)
 {
@@ -489,7 +490,13 @@ static void program_clamp(ftmem__low *low, program_frame *f)
     ftmem__tape *tape = low->tape;
     if (f->cur.dtype != FTMEM_FP16) return;
     low->tape->part = FTMEM__PART_RESIDUAL;
-    program_replace(tape, &f->cur, ftmem__unary(tape, FTMEM__OP_CLAMP, f->cur));
+    program_replace(tape, &f->cur, ftmem__low_clamp(low, f->cur, 2));
+}
+
+static ftmem__var program_mixer(ftmem__low *low, ftmem__var x)
+{
+    if (low->kind == FTMEM__LAYER_NONE) return ftmem__low_mlp(low, x);
+    return low->kind == FTMEM__LAYER_SSM ? ftmem__low_ssm(low, x) : program_attention(low, x);
 }
 
 static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
@@ -504,6 +511,7 @@ static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
         break;
     case FTMEM__NORM_ASIDE: program_set(tape, &f->branch, &f->has_branch, ftmem__low_norm(low, f->cur, shape->h)); break;
     case FTMEM__ATTENTION: program_replace(tape, &f->cur, program_attention(low, f->cur)); break;
+    case FTMEM__MIXER: program_replace(tape, &f->cur, program_mixer(low, f->cur)); break;
     case FTMEM__ATTENTION_ASIDE: program_set(tape, &f->branch, &f->has_branch, program_attention(low, f->cur)); break;
     case FTMEM__MLP: program_replace(tape, &f->cur, ftmem__low_mlp(low, f->cur)); break;
     case FTMEM__DROPOUT: f->cur = ftmem__low_dropout(low, f->cur, shape->family->dropout_inside ? 0 : shape->model->hidden_dropout); break;
@@ -587,6 +595,8 @@ ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x)
 ftmem__var ftmem__low_final_norm(ftmem__low *low, ftmem__var x)
 {
     ftmem__var y;
+    if (low->shape->tower) return ftmem__low_bridge(low, x);
+    if (low->shape->tower) return ftmem__low_bridge(low, x);
     if (low->shape->family->no_final_norm) return ftmem__keep(low->tape, x);
     y = ftmem__low_norm(low, x, low->shape->h);
     return low->shape->family->end_dropout ? ftmem__low_dropout(low, y, low->shape->model->hidden_dropout) : y;
@@ -620,7 +630,8 @@ static ftmem__var program_embedding_weight(ftmem__low *low)
     ftmem__var w;
     if (shape->crossed && !shape->fed_features) return program_shared_embedding(low, n, trained);
     w = ftmem__low_parameter(low, FTMEM_ROLE_EMBED, n, width, trained);
-    if (shape->crossed && shape->tied && trained) w.node = FTMEM__JOINED_LEAF; /* the encoder's backward is still to come */
+    if (shape->crossed && shape->tied && trained) w.node = FTMEM__JOINED_LEAF;    /* the encoder's backward is still to come */
+    if (shape->tied && trained && low->tape->update) w.node = FTMEM__JOINED_LEAF; /* the head's gradient waits, and both are used up here */
     return shape->embed_copy ? ftmem__low_copy(low, FTMEM_ROLE_EMBED, n, width) : w;
 }
 
@@ -635,7 +646,7 @@ static ftmem__var program_features(ftmem__low *low, ftmem__prologue *p)
     if (shape->require_input_grad && tape->mode != FTMEM__NO_GRAD && !x.grad) x.grad = true, x.node = FTMEM__LEAF;
     x = ftmem__low_convolution(low, ftmem__low_activation(low, x), shape->h, shape->h, shape->s, 3);
     x = ftmem__low_activation(low, x);
-    x.cols = shape->h;
+    x = ftmem__shaped(x, x.n, shape->h);
     w = ftmem__low_parameter(low, FTMEM_ROLE_POSITION, n, shape->h, false);
     rows = ftmem__low_lookup(low, w, shape->s);
     sum = ftmem__binary(tape, FTMEM__OP_ADD, x, rows);
@@ -651,8 +662,10 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
     bool complex_pairs = shape->family->turn == FTMEM__TURN_COMPLEX; /* one complex table: two halves of it here */
     int32_t dtype = shape->family->tables == FTMEM__TABLES_FP32 || complex_pairs ? FTMEM_FP32 : shape->mask;
     bool by_row = shape->family->tables_by_row || shape->model->tower == FTMEM_TOWER_QWEN2_5_VL || shape->model->tower == FTMEM_TOWER_QWEN3_VL; /* positions in time, height and width */
-    int64_t n = (by_row ? low->b : 1) * shape->s * shape->rotary / (complex_pairs ? 2 : 1);
-    if (shape->family->positions <= FTMEM__ROPE_INTERLEAVED) /* modeling_llama.py LlamaModel: position_ids is an argument of every block */
+    bool half = complex_pairs || shape->family->turn == FTMEM__TURN_HALVES;
+    int64_t n = (by_row ? low->b : 1) * shape->s * shape->rotary / (half ? 2 : 1);
+    if (shape->family->positions <= FTMEM__ROPE_INTERLEAVED ||
+        shape->family->positions == FTMEM__UNROTATED) /* modeling_llama.py LlamaModel: position_ids is an argument of every block */
         program_argument(p, program_table(low, shape->s, 0, FTMEM_INT64, FTMEM__OP_TABLE));
     if (shape->family->turn == FTMEM__TURN_PAIRS) { /* modeling_gptj.py: sin and cos are halves of one tensor, which no rotation keeps */
         program_argument(p, program_table(low, n, shape->rotary, shape->stream, FTMEM__OP_TABLE));
@@ -669,7 +682,7 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
 static void program_mask(ftmem__low *low, ftmem__prologue *p, bool wanted)
 {
     const ftmem__shape *shape = low->shape;
-    int64_t s = shape->s, rows = (shape->job->mask == FTMEM_MASK_PADDED ? low->b : 1) * s;
+    int64_t s = shape->s, rows = (shape->job->mask == FTMEM_MASK_PADDED || shape->image_masks ? low->b : 1) * s;
     bool alibi = shape->family->always_mask && shape->model->alibi == FTMEM_ON; /* modeling_falcon.py: alibi is put in the mask */
     ftmem__var flags, additive;
     if (!wanted) return;
@@ -683,6 +696,15 @@ static void program_mask(ftmem__low *low, ftmem__prologue *p, bool wanted)
     if (alibi) program_replace(low->tape, &additive, program_table(low, low->b * shape->heads * s * s, s, shape->stream, FTMEM__OP_MASK));
     if (shape->family->eager == FTMEM__EAGER_MPT) program_replace(low->tape, &additive, program_table(low, low->b * s * s, s, FTMEM_BOOL, FTMEM__OP_MASK));
     program_argument(p, additive);
+}
+
+/* A mask that no block is given: the frame alone has it, beside the embedding's name. */
+static void program_idle_mask(ftmem__low *low, ftmem__prologue *p, ftmem__var x)
+{
+    int32_t before = p->mask_count;
+    program_mask(low, p, true);
+    if (p->mask_count > before) program_hold(p, p->masks[--p->mask_count]);
+    program_hold(p, ftmem__keep(low->tape, x));
 }
 
 /* The padding of the stack before, for each token of this one. */
@@ -735,7 +757,7 @@ static void program_leaf(ftmem__low *low, ftmem__var *x)
     const ftmem__family *family = low->shape->family;
     x->grad = true;
     x->node = FTMEM__LEAF;
-    if (low->shape->virtual_tokens || family->embed_norm || family->embedding || family->embed_norm_last ||
+    if (low->shape->virtual_tokens || low->shape->scattered || family->embed_norm || family->embedding || family->embed_norm_last ||
         (family->embed_named && low->training && low->shape->model->embed_dropout > 0) || family->positions == FTMEM__LEARNED ||
         (family->scale_outside && low->shape->model->scaled == FTMEM_ON))
         ftmem__hold(low->tape, x->store);
@@ -772,7 +794,7 @@ static ftmem__var program_embed_tokens(ftmem__low *low, ftmem__prologue *p)
     const ftmem__shape *shape = low->shape;
     ftmem__var x, y, shifted;
     if (shape->crossed) shifted = program_table(low, low->tokens, shape->s, FTMEM_INT64, FTMEM__OP_TABLE);
-    x = program_words(low, shape->crossed ? &shifted : NULL);
+    x = low->words ? ftmem__low_scatter(low, p, *low->words) : program_words(low, shape->crossed ? &shifted : NULL);
     if (shape->crossed) program_hold(p, shifted); /* the caller's decoder_input_ids */
     if (shape->virtual_tokens) x = ftmem__method_prompt(low, x);
     if (shape->family->embed_norm) {
@@ -798,6 +820,7 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     case FTMEM__EMBED_NORMED: x = ftmem__low_embed_normed(low); break;
     case FTMEM__EMBED_SEGMENTS: x = ftmem__low_embed_segments(low); break;
     case FTMEM__EMBED_PATCHES: x = ftmem__low_embed_patches(low); break;
+    case FTMEM__EMBED_IMAGE: x = ftmem__low_embed_image(low); break;
     default: x = program_embed_tokens(low, p); break;
     }
     if (shape->embedding_width != shape->h) {
@@ -808,6 +831,7 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     program_alibi(low, p);
     program_mask(low, p, shape->mask_full && shape->has_full);
     program_mask(low, p, shape->mask_sliding && shape->has_sliding);
+    if (shape->family->window_mask_made && shape->job->attention != FTMEM_FLASH2) program_idle_mask(low, p, x);
     if (shape->mask_cross) program_cross_mask(low, p);
     if (shape->family->embed_norm_last) program_replace(low->tape, &x, ftmem__low_norm(low, x, shape->h));
     if (shape->family->embed_named) program_hold(p, ftmem__keep(low->tape, x));

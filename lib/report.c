@@ -159,6 +159,7 @@ static int64_t report_gradient_count(const ftmem__walk *walk, const ftmem__momen
 {
     int32_t stack = ftmem__walk_stack_of(walk, p->segment), last = walk->stacks - 1;
     if (p->role == FTMEM_ROLE_EMBED && walk->shape.tied && p->base) return report_end_done(m, last);
+    if (p->segment == FTMEM__SEGMENT_WORDS) return 0; /* it comes last */
     if (p->segment == ftmem__segment_end(stack)) return report_end_done(m, stack);
     return m->pass == FTMEM__PASS_BACKWARD && stack > m->stack;
 }
@@ -171,18 +172,24 @@ static int64_t report_any(const int64_t above[FTMEM__MAX_KINDS])
     return 0;
 }
 
+/* Updated in backward, gradients are gone; a tied head's waits for the embedding's. */
+static bool report_stays(const ftmem__walk *walk, const ftmem__param *p)
+{
+    return !ftmem__updates_in_backward(walk->shape.job) || (walk->shape.tied && p->role == FTMEM_ROLE_EMBED && p->base);
+}
+
 static void report_gradients(report *r)
 {
     const ftmem__walk *walk = r->step->walk;
     const ftmem__moment *m = &r->step->peak;
-    bool all = m->later_micro || m->phase == FTMEM_PHASE_OPTIMIZER || m->phase == FTMEM_PHASE_OPTIMIZER2;
+    bool all = m->later_micro || ((m->phase == FTMEM_PHASE_OPTIMIZER || m->phase == FTMEM_PHASE_OPTIMIZER2) && !ftmem__updates_in_backward(walk->shape.job));
     int64_t above[FTMEM__MAX_KINDS] = { 0 };
     int32_t i;
     for (i = 0; i < walk->stacks; i++) report_layers(walk, i, all ? 0 : report_done(walk, m, i), report_depth(walk, i), above);
     for (i = 0; i < walk->params.count; i++) {
         const ftmem__param *p = &walk->params.at[i];
         int64_t count;
-        if (!p->trained) continue;
+        if (!p->trained || !report_stays(walk, p)) continue;
         if (p->segment >= 0 && walk->shape.family->shared_blocks) count = report_any(above);
         else if (p->segment >= 0) count = above[p->segment] * (p->outside ? 1 : p->copies);
         else count = all ? 1 : report_gradient_count(walk, m, p);
@@ -216,7 +223,6 @@ static void report_states(report *r)
         const ftmem__rule *rule = ftmem__rule_for(job, p);
         if (p->trained) report_list(r, p, rule->keep, (int32_t)sizeof rule->keep, FTMEM_CLASS_STATES, ftmem__param_count(walk, p), FTMEM__OP_STATE);
     }
-    report_bytes(r, FTMEM_CLASS_STATES, r->step->totals.trainable > 0 ? ftmem__optimizer_of(job)->once : 0, FTMEM__OP_STATE, FTMEM__PART_OPTIMIZER);
 }
 
 /* The step's temporaries: one of each trained tensor, or a few of the one that needs most. */
@@ -241,7 +247,7 @@ static void report_weights(report *r)
     const ftmem__walk *walk = r->step->walk;
     const ftmem__totals *t = &r->step->totals;
     const ftmem__moment *m = &r->step->peak;
-    bool states = m->phase >= FTMEM_PHASE_OPTIMIZER;
+    bool states = m->phase >= (ftmem__optimizer_of(walk->shape.job)->from_start ? FTMEM_PHASE_FORWARD : FTMEM_PHASE_OPTIMIZER);
     bool eval = m->phase == FTMEM_PHASE_EVAL;
     int32_t i;
     for (i = 0; i < walk->params.count; i++) {
@@ -282,8 +288,10 @@ static void report_attributes(report *r, int32_t kind)
 /* How many blocks of a stack have run forward and not yet backward, the running one left out. */
 static int64_t report_waiting(const ftmem__walk *walk, const ftmem__moment *m, int32_t stack)
 {
+    bool backward = m->pass == FTMEM__PASS_BACKWARD || m->pass == FTMEM__PASS_BACKWARD_LATER;
+    int64_t gone = backward && !ftmem__holds_outputs(walk->shape.job) ? walk->stack[stack].shape->unread : 0;
     if (stack > m->stack || (stack == m->stack && ftmem__segment_is_embed(m->segment))) return 0;
-    return stack == m->stack && m->layer >= 0 ? m->layer : report_depth(walk, stack);
+    return stack == m->stack && m->layer >= 0 ? m->layer : report_depth(walk, stack) - gone;
 }
 
 /* What `times` blocks of one kind keep: as noted, or walked again where there was no room for notes. */

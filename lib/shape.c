@@ -34,6 +34,7 @@ bool ftmem__shape_bias_trained(const ftmem__shape *shape, bool module)
 bool ftmem__shape_layer_trained(const ftmem__shape *shape, int64_t layer)
 {
     const ftmem_job *job = shape->job;
+    if (shape->tower) return shape->tower_trained;
     bool named = (shape_part(job, FTMEM_PART_FIRST_LAYERS) && layer < job->freeze_first_layers) ||
                  (shape_part(job, FTMEM_PART_LAST_LAYERS) && layer >= shape->model->layers - job->freeze_last_layers);
     return !shape->adapted && shape_trains(job, named);
@@ -102,8 +103,10 @@ static void shape_masks(ftmem__shape *shape)
 {
     const ftmem_job *job = shape->job;
     int64_t i, window = shape->model->sliding_window;
-    bool padded = job->mask == FTMEM_MASK_PADDED && !shape->crossed && !shape->fed_features; /* a decoder after an encoder gets no mask of its own rows */
-    bool always = (job->attention == FTMEM_EAGER && shape->causal) || padded || shape->model->alibi == FTMEM_ON || shape->family->always_mask;
+    bool padded = job->mask == FTMEM_MASK_PADDED && !shape->crossed && !shape->fed_features &&
+                  !shape->tower; /* a decoder after an encoder gets no mask of its own rows */
+    bool always =
+        (job->attention == FTMEM_EAGER && shape->causal) || padded || shape->image_masks || shape->model->alibi == FTMEM_ON || shape->family->always_mask;
     for (i = 0; i < shape->model->layers; i++) {
         if (ftmem__layer_attention(shape->model->layer_kind[i]) == FTMEM__LAYER_SLIDING) shape->has_sliding = true;
         else shape->has_full = true;
@@ -120,12 +123,12 @@ int32_t ftmem__shape_pixels(const ftmem__shape *shape)
     return shape->autocast ? FTMEM_FP32 : shape->dtype;
 }
 
-/* No tensor may be larger than 2^56 bytes, so that sums of a few thousand fit in 63 bits. */
+/* No tensor may be larger than 2^54 bytes, so that sums of a few thousand fit in 63 bits. */
 static ftmem_status shape_check(const ftmem__shape *shape, ftmem_error *error)
 {
     ftmem__checked c = { false };
-    const int64_t limit = (int64_t)1 << 52;
-    int64_t rows = shape->job->eval_batch > shape->b ? shape->job->eval_batch : shape->b;
+    const int64_t limit = (int64_t)1 << 50;
+    int64_t rows = shape->eval_b > shape->b ? shape->eval_b : shape->b;
     int64_t tokens = ftmem__mul(&c, rows, shape->s), scores = ftmem__mul(&c, ftmem__mul(&c, tokens, shape->s), shape->heads);
     int64_t widest = shape->vocab, h = shape->h, linear = 2 * (shape->model->linear_key_dim + shape->model->linear_value_dim) + 64;
     if (shape->f * 2 > widest) widest = shape->f * 2;
@@ -137,17 +140,18 @@ static ftmem_status shape_check(const ftmem__shape *shape, ftmem_error *error)
         c.overflow = true;
     if (ftmem__mul(&c, ftmem__mul(&c, widest, h), shape->model->layers) > limit << 4) c.overflow = true;
     if (ftmem__mul(&c, ftmem__mul(&c, tokens, shape->s), shape->model->index_dim) > limit) c.overflow = true;
-    if (ftmem__mul(&c, ftmem__mul(&c, tokens + 64 * rows, shape->model->linear_value_heads), shape->model->linear_key_dim * shape->model->linear_value_dim) > limit)
+    if (ftmem__mul(&c, ftmem__mul(&c, tokens + 64 * rows, shape->model->linear_value_heads), shape->model->linear_key_dim * shape->model->linear_value_dim) >
+        limit)
         c.overflow = true;
     if (ftmem__mul(&c, ftmem__mul(&c, tokens, shape->s), shape->model->index_heads) > limit) c.overflow = true;
     if (!c.overflow) return FTMEM_OK;
     return ftmem__fail(error, FTMEM_E_OVERFLOW, "job", "",
-                       "The dimensions of this job multiply to more than 2^52 elements in one tensor; check batch, sequence and model sizes.");
+                       "The dimensions of this job multiply to more than 2^50 elements in one tensor; check batch, sequence and model sizes.");
 }
 
 static bool shape_too_wide(const ftmem_model *m)
 {
-    const int64_t limit = (int64_t)1 << 31;
+    const int64_t limit = (int64_t)1 << 28;
     return m->hidden > limit || m->ffn > limit || m->vocab > limit || m->heads > limit || m->head_dim > limit;
 }
 
@@ -167,9 +171,9 @@ static void shape_litgpt(ftmem__shape *shape)
 
 static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ftmem_model *m, const ftmem__family *family, int64_t s, ftmem_error *error)
 {
-    bool encoder = m != &c->model;
+    bool encoder = m != &c->model, tower = encoder && family->embedding == FTMEM__EMBED_IMAGE;
     memset(shape, 0, sizeof *shape);
-    if (shape_too_wide(m)) return ftmem__fail(error, FTMEM_E_RANGE, "model", m->name, "A dimension of the model is larger than 2^31.");
+    if (shape_too_wide(m)) return ftmem__fail(error, FTMEM_E_RANGE, "model", m->name, "A dimension of the model is larger than 2^28.");
     shape->model = m;
     shape->adapter = &c->adapter;
     shape->job = &c->job;
@@ -179,10 +183,14 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     shape->fed_features = encoder ? family->fed_features : shape->crossed && family->encoder->fed_features;
     shape->sided =
         family->positions == FTMEM__RELATIVE || shape->crossed || family->shared_blocks; /* ALBERT: gradients of the last block's use wait for the first's */
-    shape->b = c->job.micro_batch;
-    shape->virtual_tokens = c->adapter.virtual_tokens;
+    shape->tower = tower;
+    shape->scattered = !encoder && c->job.images > 0;
+    shape->image_masks = shape->scattered && ftmem__family_tower(m)->image_masks;
+    shape->each = tower ? c->job.images : 1;
+    shape->b = c->job.micro_batch * shape->each;
+    shape->virtual_tokens = tower ? 0 : c->adapter.virtual_tokens;
     shape->s = s + shape->virtual_tokens;
-    shape->eval_b = c->job.eval_batch;
+    shape->eval_b = c->job.eval_batch * shape->each;
     shape->tokens = shape->b * shape->s;
     shape->h = m->hidden;
     shape->f = m->ffn;
@@ -200,6 +208,18 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     if (c->job.stack == FTMEM_STACK_LITGPT) shape_litgpt(shape);
     shape_masks(shape);
     return shape_check(shape, error);
+}
+
+/* Rows are images; the tower's part decides about all of it. */
+ftmem_status ftmem__shape_tower(ftmem__shape *shape, const ftmem__shape *text, const ftmem__case *c, ftmem_error *error)
+{
+    int64_t tokens = ftmem__tower_tokens(&c->model, &c->job);
+    ftmem_status status = shape_of(shape, c, &c->encoder, ftmem__family_tower(&c->model), tokens, error);
+    shape->adapter = &c->tower;
+    shape->rest_trained = shape->position_trained = shape->embed_trained = shape->tower_trained;
+    shape->unread = c->model.tower_unread;
+    shape->next = text;
+    return status;
 }
 
 ftmem_status ftmem__shape_fill(ftmem__shape *shape, const ftmem__case *c, ftmem_error *error)

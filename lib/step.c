@@ -40,6 +40,14 @@ static void step_pass(step_run *run, int32_t phase, ftmem__figure f, int32_t seg
     run->level += f.delta;
 }
 
+/* What a leaf of an embedding has: of a tower the patches alone. */
+static int64_t step_leaf_bytes(const ftmem__shape *shape)
+{
+    int64_t tokens = shape->s - (shape->tower && shape->family->class_token);
+    int32_t dtype = shape->tower && shape->autocast ? shape->autocast : shape->stream; /* a convolution's */
+    return ftmem__round512(ftmem__bytes(dtype, shape->b * tokens * shape->h));
+}
+
 /* The hidden states of one pass. */
 static int64_t step_stream_bytes(const ftmem__shape *shape, int32_t dtype, int32_t pass)
 {
@@ -67,11 +75,24 @@ static void step_sides_made(step_run *run, const ftmem__stack *stack, const ftme
         if (kind->made >> k & 1) step_side(run, &stack->side[k], pass, 1);
 }
 
+/* In the first step an optimizer in backward leaves new states behind. */
+static ftmem__figure step_with_states(const step_run *run, ftmem__figure f, int32_t segment, int32_t pass)
+{
+    const ftmem_job *job = run->walk->shape.job;
+    bool leaves = pass == FTMEM__PASS_BACKWARD && run->first == FTMEM_PHASE_FORWARD && ftmem__updates_in_backward(job);
+    int64_t states = leaves && !ftmem__optimizer_of(job)->from_start ? ftmem__segment_states(run->walk, segment) : 0;
+    f.delta += states;
+    if (states == 0 || !ftmem__segment_is_embed(segment)) return f;
+    states += run->walk->stack[run->stack].embed.update_peak;
+    if (states > f.peak) f.peak = states;
+    return f;
+}
+
 /* A pass over a run of equal blocks: memory is linear in the block's index, so the highest moment is at one of the ends. */
 static void step_blocks(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack, int64_t first, int64_t last)
 {
     int32_t segment = stack->of_layer[first];
-    ftmem__figure f = run->walk->kind[segment].pass[pass];
+    ftmem__figure f = step_with_states(run, run->walk->kind[segment].pass[pass], segment, pass);
     int64_t rest = f.delta * (last > first ? last - first : first - last);
     if (f.delta <= 0) step_moment(run, phase, f, segment, pass, (int32_t)first);
     run->level += rest;
@@ -109,8 +130,17 @@ static void step_leave(step_run *run, const ftmem__stack *stack, int32_t pass)
     if (!eval && run->walk->shape.job->recompute != FTMEM_RECOMPUTE_NONE) released -= stack->embed.mask_bytes;
     run->level -= released;
     if (!stack->shape->virtual_tokens) step_leave_frame(run);
+    if (stack->shape->scattered && !stack->side[FTMEM__SIDE_SOURCE].outputs) step_side(run, &stack->side[FTMEM__SIDE_SOURCE], pass, -1);
     for (k = FTMEM__SIDE_SOURCE + 1; k < FTMEM__SIDES; k++)
         if (stack->side[k].there && (eval || !stack->side[k].kept)) step_side(run, &stack->side[k], pass, -1);
+}
+
+/* The token embedding, where it comes before a tower and not with its stack. */
+static void step_words(step_run *run, int32_t phase, int32_t pass)
+{
+    const ftmem__walk *walk = run->walk;
+    run->stack = 0;
+    if (walk->shape.scattered) step_pass(run, phase, walk->words.pass[pass], FTMEM__SEGMENT_WORDS, pass, -1);
 }
 
 /* Embedding and blocks of one stack; an earlier one to its end. */
@@ -118,12 +148,13 @@ static void step_stack_forward(step_run *run, int32_t phase, int32_t pass, int32
 {
     const ftmem__stack *stack = &run->walk->stack[index];
     run->stack = index;
-    step_pass(run, phase, stack->embed.pass[pass], ftmem__segment_embed(index), pass, -1);
+    step_pass(run, phase, step_with_states(run, stack->embed.pass[pass], ftmem__segment_embed(index), pass), ftmem__segment_embed(index), pass, -1);
     step_blocks_forward(run, phase, pass, stack);
     if (index == run->walk->stacks - 1) return;
+    if (stack->shape->tower) step_leave(run, stack, pass); /* its end is the whole model's */
     step_pass(run, phase, stack->end.pass[pass], ftmem__segment_end(index), pass, -1);
     step_side(run, &run->walk->stack[index + 1].side[FTMEM__SIDE_SOURCE], pass, 1);
-    step_leave(run, stack, pass);
+    if (!stack->shape->tower) step_leave(run, stack, pass);
 }
 
 static int64_t step_cache(const ftmem__walk *walk)
@@ -143,14 +174,14 @@ static int64_t step_leaf_input(const ftmem__stack *stack)
     const ftmem__shape *shape = stack->shape;
     int64_t sum = 0;
     if (!shape->require_input_grad) return 0;
-    if (!shape->embed_trained && !shape->adapter->trainable_tokens) sum = 2 * step_stream_bytes(shape, shape->stream, FTMEM__PASS_FORWARD);
+    if (!shape->embed_trained && !shape->adapter->trainable_tokens) sum = 2 * step_leaf_bytes(shape);
     if (shape->job->recompute != FTMEM_RECOMPUTE_REENTRANT || shape->family->positional_masks) return sum;
     return sum + stack->embed.mask_bytes + stack->embed.table_bytes;
 }
 
 static int64_t step_leaf_sides(const ftmem__stack *stack)
 {
-    int64_t sum = stack->side[FTMEM__SIDE_SOURCE].bytes[0];
+    int64_t sum = stack->shape->scattered ? 0 : stack->side[FTMEM__SIDE_SOURCE].bytes[0];
     int32_t k;
     for (k = 0; k < FTMEM__SIDES; k++)
         if (stack->side[k].leaf) sum += 2 * stack->side[k].bytes[0];
@@ -164,7 +195,7 @@ static int64_t step_leaf(const ftmem__walk *walk)
     int64_t sum = ftmem__round512(ftmem__bytes(FTMEM_FP32, 1)); /* the loss itself */
     int32_t k;
     if (!ftmem__holds_outputs(walk->shape.job)) return 0;
-    for (k = 0; k < walk->stacks; k++) sum += step_leaf_input(&walk->stack[k]) + step_leaf_sides(&walk->stack[k]);
+    for (k = 0; k < walk->stacks; k++) sum += step_leaf_input(&walk->stack[k]) + step_leaf_sides(&walk->stack[k]) + walk->stack[k].end.outputs_bytes;
     for (k = 0; k < walk->kinds; k++) sum += (walk->kind[k].outputs_bytes + walk->kind[k].attribute_bytes) * walk->kind[k].layers;
     return sum;
 }
@@ -175,6 +206,7 @@ static void step_drop_outputs(step_run *run)
     const ftmem__side *source = &ftmem__walk_last(run->walk)->side[FTMEM__SIDE_SOURCE];
     step_leave_frame(run); /* where PEFT's own forward joined virtual tokens with the embeddings, it holds them */
     run->level -= step_cache(run->walk) + run->held + run->leaf;
+    if (run->walk->shape.scattered && !source->outputs) return;
     if (source->there && !source->kept && !ftmem__holds_outputs(run->walk->shape.job)) step_side(run, source, FTMEM__PASS_FORWARD, -1);
 }
 
@@ -207,6 +239,7 @@ static void step_forward(step_run *run)
     int32_t i, segment = ftmem__walk_head(walk);
     run->released = false;
     run->sides = 0;
+    step_words(run, run->first, FTMEM__PASS_FORWARD);
     for (i = 0; i < walk->stacks; i++) step_stack_forward(run, run->first, FTMEM__PASS_FORWARD, i);
     norm.peak = head->norm_peak;
     step_moment(run, run->first, norm, segment, FTMEM__PASS_FORWARD, -1);
@@ -233,10 +266,10 @@ static void step_head_backward(step_run *run, int32_t phase, int32_t pass)
         step_moment(run, phase, head->early, segment, pass, -1);
         run->level += run->step->totals.workspace_bytes;
         run->both = true;
-        step_pass(run, phase, head->late, segment, pass, -1);
+        step_pass(run, phase, step_with_states(run, head->late, segment, pass), segment, pass, -1);
         return;
     }
-    step_pass(run, phase, head->pass[pass], segment, pass, -1);
+    step_pass(run, phase, step_with_states(run, head->pass[pass], segment, pass), segment, pass, -1);
 }
 
 /* The first block's turn has come: every other reader of a stack's sides has run. What its own graph keeps is on its tape. */
@@ -276,7 +309,7 @@ static int64_t step_attention_arguments(const ftmem__stack *stack)
 static void step_blocks_backward(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack)
 {
     int64_t i, last, lowest = step_lowest_attention(stack);
-    for (i = step_layers(stack) - 1; i >= 0; i = last - 1) {
+    for (i = step_layers(stack) - 1 - stack->shape->unread; i >= 0; i = last - 1) {
         const ftmem__kind *kind = &run->walk->kind[stack->of_layer[i]];
         if (!kind->out_grad) return;
         for (last = i; last > 0 && stack->of_layer[last - 1] == stack->of_layer[i];) last--;
@@ -311,24 +344,31 @@ static void step_stack_backward(step_run *run, int32_t phase, int32_t pass, int3
     step_blocks_backward(run, phase, pass, stack);
     run->level -= step_waiting(run->walk, stack);
     run->level -= step_arguments(stack);
-    if (stack->embed.out_grad) step_pass(run, phase, stack->embed.pass[pass], ftmem__segment_embed(index), pass, -1);
+    if (stack->embed.out_grad)
+        step_pass(run, phase, step_with_states(run, stack->embed.pass[pass], ftmem__segment_embed(index), pass), ftmem__segment_embed(index), pass, -1);
 }
 
-static void step_backward(step_run *run)
+static void step_stacks_backward(step_run *run, int32_t phase, int32_t pass)
 {
     const ftmem__walk *walk = run->walk;
-    int32_t pass = run->later_micro ? FTMEM__PASS_BACKWARD_LATER : FTMEM__PASS_BACKWARD, phase = run->first + 2;
     int32_t i;
-    if (!ftmem__walk_last(walk)->end.out_grad) return;
-    step_regular_backward(run);
-    step_head_backward(run, phase, pass);
     for (i = walk->stacks - 1; i >= 0; i--) {
         run->stack = i;
         step_stack_backward(run, phase, pass, i);
         if (i == 0 || !walk->stack[i - 1].end.out_grad) return;
         run->stack = i - 1;
-        step_pass(run, phase, walk->stack[i - 1].end.pass[pass], ftmem__segment_end(i - 1), pass, -1);
+        step_pass(run, phase, step_with_states(run, walk->stack[i - 1].end.pass[pass], ftmem__segment_end(i - 1), pass), ftmem__segment_end(i - 1), pass, -1);
     }
+}
+
+static void step_backward(step_run *run)
+{
+    int32_t pass = run->later_micro ? FTMEM__PASS_BACKWARD_LATER : FTMEM__PASS_BACKWARD, phase = run->first + 2;
+    if (!ftmem__walk_last(run->walk)->end.out_grad) return;
+    step_regular_backward(run);
+    step_head_backward(run, phase, pass);
+    step_stacks_backward(run, phase, pass);
+    if (run->walk->words.out_grad && !run->walk->words.leaf) step_words(run, phase, pass); /* first in forward, last in backward */
 }
 
 static void step_optimizer(step_run *run)
@@ -357,7 +397,6 @@ static void step_once(step_run *run, int64_t states)
         run->both = true;
     }
     run->level = t->resident - t->narrowed_bytes + t->master_bytes + t->state_bytes + t->gradient_bytes + 2 * t->workspace_bytes + run->held + run->leaf;
-    if (run->walk->shape.job->loss == FTMEM_LOSS_HELD || run->walk->shape.job->loss == FTMEM_LOSS_LOOP) run->level += 512; /* the loss itself */
     step_optimizer(run);
     if (run->walk->shape.job->loss != FTMEM_LOSS_LOOP) run->held = run->leaf = 0;
 }
@@ -387,6 +426,7 @@ static void step_eval(step_run *run)
     run->leaf = 0;
     run->released = false;
     run->sides = 0;
+    step_words(run, FTMEM_PHASE_EVAL, FTMEM__PASS_EVAL);
     for (i = 0; i < walk->stacks; i++) step_stack_forward(run, FTMEM_PHASE_EVAL, FTMEM__PASS_EVAL, i);
     step_leave(run, ftmem__walk_last(walk), FTMEM__PASS_EVAL);
     run->released = true;
@@ -454,7 +494,7 @@ void ftmem__step_run(ftmem__step *step)
     step_flops(step);
     step_still(&run, FTMEM_PHASE_LOAD, t->resident);
     run.first = FTMEM_PHASE_FORWARD;
-    step_once(&run, 0);
+    step_once(&run, ftmem__optimizer_of(step->walk->shape.job)->from_start ? t->state_bytes : 0);
     run.first = FTMEM_PHASE_FORWARD2;
     step_once(&run, t->state_bytes);
     step_still(&run, FTMEM_PHASE_SAVE, t->resident - t->narrowed_bytes + t->master_bytes + t->state_bytes + 2 * t->workspace_bytes);

@@ -53,6 +53,7 @@ typedef struct ftmem__step {
 
 void ftmem__totals_fill(ftmem__totals *totals, const ftmem__walk *walk);
 int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param); /* tensors of this row in the whole model */
+int64_t ftmem__segment_states(const ftmem__walk *walk, int32_t segment);        /* of one block of a kind, or of an end */
 void ftmem__step_run(ftmem__step *step);
 
 /* report.c: what is alive at the peak, by class and by kind of tensor. */

@@ -42,7 +42,7 @@ void ftmem__tape_start(ftmem__tape *tape, int64_t big_cols)
     memset(tape, 0, offsetof(ftmem__tape, stores));
     for (k = 0; k < FTMEM__MAX_SIDES; k++) tape->grad_side[k] = -1;
     tape->big_cols = big_cols;
-    tape->free_head = tape->grad_in = tape->result = tape->also_gradient = tape->input = -1;
+    tape->free_head = tape->grad_in = tape->result = tape->also_gradient = tape->input = tape->waiting = -1;
     tape->birth = FTMEM_CLASS_KEPT;
     tape->mode = FTMEM__RECORD;
     tape->stop_after = -1;
@@ -399,10 +399,8 @@ void ftmem__split(ftmem__tape *tape, ftmem__var x, int32_t count, const int64_t 
     int32_t i;
     if (node) node->outs = (uint8_t)count;
     for (i = 0; i < count; i++) {
-        out[i] = ftmem__keep(tape, whole);
-        out[i].n = n[i];
-        out[i].cols = x.cols * n[i] / x.n;
-        out[i].slot = (uint8_t)i;
+        out[i] = ftmem__shaped(ftmem__keep(tape, whole), n[i], x.cols * n[i] / x.n);
+        out[i].slot = (uint64_t)i & 3;
     }
     ftmem__drop(tape, whole);
 }
@@ -428,10 +426,49 @@ static void tape_accumulate(ftmem__tape *tape, int16_t *place, const ftmem__var 
     *place = sum;
 }
 
+static void tape_moment(ftmem__tape *tape, int64_t bytes)
+{
+    if (tape->live + bytes > tape->update_peak) tape->update_peak = tape->live + bytes;
+    if (bytes > 0) ftmem__release(tape, ftmem__alloc_bytes(tape, FTMEM__OP_STEP, bytes, FTMEM_CLASS_TEMPORARY));
+}
+
+static void tape_update(ftmem__tape *tape, int16_t gradient)
+{
+    ftmem__work work;
+    if (gradient < 0) return;
+    work = tape->update(tape->updater, &tape->stores[gradient], tape->in_block);
+    tape_moment(tape, work.beside);
+    ftmem__release(tape, gradient);
+    tape_moment(tape, work.after);
+}
+
+/* Post-accumulate hooks update the parameter whose gradient has arrived; tensor hooks run before, and find the one before it. */
+static void tape_updated(ftmem__tape *tape, int16_t gradient)
+{
+    int16_t ready = tape->update_waits ? tape->waiting : gradient;
+    tape->stores[gradient].tensor_class = FTMEM_CLASS_GRADIENTS;
+    tape->waiting = tape->update_waits ? gradient : -1;
+    tape_update(tape, ready);
+}
+
+/* It has been added to one outside this tape, which is there until the update. */
+static void tape_joined(ftmem__tape *tape, int16_t gradient)
+{
+    int64_t bytes = tape->stores[gradient].bytes;
+    ftmem__work work = tape->update(tape->updater, &tape->stores[gradient], tape->in_block);
+    ftmem__release(tape, gradient);
+    tape_moment(tape, work.beside);
+    tape_moment(tape, work.after - bytes);
+}
+
 /* A parameter takes the arriving tensor as its gradient; with accumulation it is added and freed. */
 static void tape_leaf(ftmem__tape *tape, int16_t gradient, bool shared)
 {
     ftmem__store *s = &tape->stores[gradient];
+    if (tape->update && !shared) {
+        tape_updated(tape, gradient);
+        return;
+    }
     if (tape->sum_leaves && !shared) {
         ftmem__release(tape, gradient);
         return;
@@ -447,6 +484,7 @@ static void tape_deliver(ftmem__tape *tape, const ftmem__var *to, int16_t gradie
 {
     if (to->node >= 0) tape_accumulate(tape, &tape->node[to->node].grad[to->slot], to, gradient);
     else if (to->node == FTMEM__INPUT) tape_accumulate(tape, &tape->grad_in, to, gradient);
+    else if (to->node == FTMEM__JOINED_LEAF && tape->update) tape_joined(tape, gradient);
     else if (to->node == FTMEM__NO_NODE || to->node == FTMEM__JOINED_LEAF) ftmem__release(tape, gradient);
     else if (to->node <= FTMEM__SIDE) tape_accumulate(tape, &tape->grad_side[FTMEM__SIDE - to->node], to, gradient);
     else tape_leaf(tape, gradient, to->node == FTMEM__SHARED_LEAF);
@@ -563,11 +601,11 @@ static void tape_matmul(ftmem__tape *tape, const ftmem__node *node, int16_t resu
     }
 }
 
-/* torch/utils/flop_counter.py conv_backward_flop does not know groups: it takes each channel's kernel to see all channels. */
+/* torch/utils/flop_counter.py conv_backward_flop takes a weight's gradient of a convolution by channels for one of all with all. */
 static double tape_convolution_flops(const ftmem__node *node, int32_t k)
 {
-    bool depthwise = node->op == FTMEM__OP_CONV_DEPTHWISE && k == 1;
-    return depthwise ? node->flops * (double)(node->in[1].n / node->in[1].cols) : node->flops;
+    const ftmem__var *w = &node->in[1];
+    return k == 1 && node->op == FTMEM__OP_CONV_EACH ? node->flops * (double)(w->n / w->cols) : node->flops;
 }
 
 /* convolution_backward: the input's gradient, the weight's, the bias's; no cuBLAS. */
@@ -716,6 +754,8 @@ void ftmem__backward_rest(ftmem__tape *tape)
     tape->backward = true;
     tape->stopped = false;
     while (tape->nodes > 0 && !tape->captured) tape_step(tape, &tape->node[--tape->nodes]);
+    if (!tape->captured) tape_update(tape, tape->waiting);
+    tape->waiting = -1;
 }
 
 void ftmem__also(ftmem__tape *tape, ftmem__var value, int16_t gradient)

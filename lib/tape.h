@@ -36,19 +36,19 @@ typedef struct ftmem__store {
     bool side;     /* shared between segments: whoever walks them counts it */
 } ftmem__store;
 
-/* A value on the tape. Copies do not own: the one owner calls ftmem__drop. */
+/* A value on the tape, in 16 bytes, so that it travels in registers. Copies do not own: the one owner calls ftmem__drop. */
 typedef struct ftmem__var {
-    int64_t n;     /* elements */
-    int64_t cols;  /* of the last dimension */
-    int16_t store; /* -1: lives outside the tape (weights, tables) */
-    int16_t node;  /* producer, or FTMEM__LEAF (a parameter), FTMEM__SHARED_LEAF (one that waits for a second gradient: the
-                      matrix of a tied head), FTMEM__JOINED_LEAF (whose gradient joins one that waits already), FTMEM__INPUT
-                      (the segment's input), FTMEM__NO_NODE */
-    uint8_t slot;  /* which output of the producer */
-    uint8_t dtype;
-    bool grad;       /* requires a gradient */
-    bool parted : 1; /* queries or keys that a concatenation laid out as [rows, tokens, heads, dim] */
-    bool joined : 1; /* queries or keys that a concatenation laid out densely as [rows, heads, tokens, dim] */
+    int64_t n : 54;      /* elements; shape.c sees to it that they fit */
+    uint64_t slot : 2;   /* which output of the producer */
+    uint64_t dtype : 4;  /* FTMEM_FP32, ... */
+    uint64_t grad : 1;   /* requires a gradient */
+    uint64_t parted : 1; /* queries or keys that a concatenation laid out as [rows, tokens, heads, dim] */
+    uint64_t joined : 1; /* queries or keys that a concatenation laid out densely as [rows, heads, tokens, dim] */
+    int32_t cols;        /* of the last dimension */
+    int16_t store;       /* -1: lives outside the tape (weights, tables) */
+    int16_t node;        /* producer, or FTMEM__LEAF (a parameter), FTMEM__SHARED_LEAF (one that waits for a second gradient: the
+                           matrix of a tied head), FTMEM__JOINED_LEAF (whose gradient joins one that waits already), FTMEM__INPUT
+                           (the segment's input), FTMEM__NO_NODE */
 } ftmem__var;
 
 typedef struct ftmem__node {
@@ -90,6 +90,12 @@ typedef struct ftmem__later {
     int64_t freed, base, peak, early; /* freed: gradients so far; base: alive at ftmem__tape_mark; the rest as on the tape */
 } ftmem__later;
 
+/* An optimizer in backward: bytes that a parameter's update takes beside its gradient, and after that is gone. */
+typedef struct ftmem__work {
+    int64_t beside, after;
+} ftmem__work;
+typedef ftmem__work ftmem__update(const void *context, const ftmem__store *gradient, bool in_block);
+
 struct ftmem__tape {
     int64_t live, peak;        /* bytes on this tape now, and the most since ftmem__tape_mark */
     int32_t event, peak_event; /* allocations since the tape was started */
@@ -126,7 +132,12 @@ struct ftmem__tape {
     bool leaf_input;       /* the segment's input is a leaf, as in a reentrant recomputation: autocast caches its copy */
     ftmem__var input_cast; /* that copy; store -1: none yet */
     bool shared_casts;     /* autocast's copies of weights are an earlier segment's, which has the same module */
-    bool sum_leaves;       /* gradients exist already: new ones are added and freed */
+    ftmem__update *update; /* NULL: gradients stay */
+    const void *updater;
+    int64_t update_peak;         /* the highest moment of an update */
+    int16_t waiting;             /* a gradient whose update the next one starts, -1: none */
+    bool update_waits, in_block; /* updates start with the next gradient; the segment is a block */
+    bool sum_leaves;             /* gradients exist already: new ones are added and freed */
     ftmem__store stores[FTMEM__MAX_STORES];
     ftmem__var fourth[4];
     ftmem__node node[FTMEM__MAX_NODES];
@@ -164,10 +175,16 @@ static inline void ftmem__drop(ftmem__tape *tape, ftmem__var value)
 }
 
 /* Values. */
+static inline ftmem__var ftmem__shaped(ftmem__var v, int64_t n, int64_t cols)
+{
+    v.n = n & (((int64_t)1 << 53) - 1);
+    v.cols = cols > INT32_MAX ? INT32_MAX : (int32_t)cols; /* only of a vector, whose columns nobody reads */
+    return v;
+}
 static inline ftmem__var ftmem__value(int64_t n, int64_t cols, int32_t dtype, int16_t store, int16_t node, bool grad)
 {
-    ftmem__var v = { n, cols, store, node, 0, (uint8_t)dtype, grad, false, false };
-    return v;
+    ftmem__var v = { 0, 0, (uint64_t)dtype & 15, grad, 0, 0, 0, store, node };
+    return ftmem__shaped(v, n, cols);
 }
 static inline ftmem__var ftmem__weight(int64_t n, int64_t cols, int32_t dtype, bool trained)
 {

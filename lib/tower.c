@@ -1,7 +1,7 @@
 /*
- * Vision towers of vision-language models, and what leads from them to the text model, as tensors. In rows of text alone
- * nothing of them runs: their weights are there, trained ones wait for a gradient that does not come, and have no
- * optimizer states (torch optimizers pass over a parameter without a gradient).
+ * What is there and does not run, as tensors: vision towers of vision-language models, and what leads from them to the text
+ * model, in rows of text alone; blocks for multi-token prediction. Their weights are there, trained ones wait for a gradient
+ * that does not come, and have no optimizer states (torch optimizers pass over a parameter without a gradient).
  */
 #include "lower.h"
 
@@ -87,15 +87,36 @@ static bool tower_named(const char *module, const char *name)
     return module && strcmp(dot ? dot + 1 : module, name) == 0;
 }
 
-/* PEFT looks for a name in the whole model: "q_proj" of the text model is the tower's too. -1: the linear is not adapted. */
+/* PEFT looks for a name in the whole model: "q_proj" of the text model is the tower's too. ROLE_TOWER: it has none of its names. */
+static int32_t tower_named_role(const ftmem_model *model, uint32_t targets, const char *name)
+{
+    const char *const *modules = ftmem__family_of(model)->modules;
+    int32_t role;
+    for (role = 0; role < FTMEM_ROLE_TOWER; role++)
+        if ((targets >> role & 1u) && tower_named(modules[role], name)) return role;
+    return FTMEM_ROLE_TOWER;
+}
+
 static int32_t tower_role(const ftmem__shape *shape, const char *name)
 {
-    uint32_t targets = shape->adapter->targets;
-    int32_t role;
-    if (!shape->adapted) return FTMEM_ROLE_TOWER;
-    for (role = 0; role < FTMEM_ROLE_TOWER; role++)
-        if ((targets >> role & 1u) && tower_named(shape->family->modules[role], name)) return role;
-    return FTMEM_ROLE_TOWER;
+    return shape->adapted ? tower_named_role(shape->model, shape->adapter->targets, name) : FTMEM_ROLE_TOWER;
+}
+
+void ftmem__tower_adapter(ftmem__case *c)
+{
+    const ftmem__family *family = ftmem__family_tower(&c->model);
+    uint32_t all = c->adapter.targets & 1u << FTMEM_ROLE_TOWER;
+    int32_t role, text;
+    c->tower = c->adapter;
+    c->tower.targets = all;
+    memset(c->tower.ranks, 0, sizeof c->tower.ranks);
+    for (role = 0; role < FTMEM_ROLE_TOWER; role++) {
+        if (!family->modules[role]) continue;
+        text = tower_named_role(&c->model, c->adapter.targets, family->modules[role]);
+        if (text == FTMEM_ROLE_TOWER && !all) continue;
+        c->tower.targets |= 1u << role;
+        if (role < FTMEM__COUNT(c->tower.ranks) && text < FTMEM__COUNT(c->tower.ranks)) c->tower.ranks[role] = c->adapter.ranks[text];
+    }
 }
 
 static void tower_linear(ftmem__low *low, const tower_row *row, const int64_t width[TOWER_WIDTHS])
@@ -121,6 +142,18 @@ static int64_t tower_times(const ftmem_model *m, uint8_t times)
     return times == TOWER_TAP ? m->tower_taps : 1;
 }
 
+/* Parameters from number `i` on: so many of each, and none runs. */
+static void tower_idle(ftmem__params *params, int32_t i, int64_t copies)
+{
+    for (; i < params->count; i++) {
+        params->at[i].copies = copies;
+        params->at[i].idle = params->at[i].trained;
+        params->at[i].trained = false;
+        params->at[i].outside = true;
+        params->at[i].narrowed_bytes = params->at[i].narrowed = 0; /* no forward comes to it */
+    }
+}
+
 static void tower_rows(ftmem__low *low, const tower_row *row)
 {
     ftmem__params *params = low->params;
@@ -129,13 +162,7 @@ static void tower_rows(ftmem__low *low, const tower_row *row)
     for (; row->kind != TOWER_END; row++) {
         int32_t i = params->count;
         tower_declare(low, row, width);
-        for (; i < params->count; i++) {
-            params->at[i].copies = tower_times(low->shape->model, row->times);
-            params->at[i].idle = params->at[i].trained;
-            params->at[i].trained = false;
-            params->at[i].outside = true;
-            params->at[i].narrowed_bytes = params->at[i].narrowed = 0; /* no forward comes to it */
-        }
+        tower_idle(params, i, tower_times(low->shape->model, row->times));
     }
 }
 
@@ -147,6 +174,23 @@ void ftmem__low_tower(ftmem__low *low)
     low->adapted = shape->adapted;
     tower_rows(low, tower_kinds[shape->model->tower].rows);
     tower_rows(low, tower_kinds[shape->model->tower].bridge);
+}
+
+/* modeling_mimo.py MiMoMTPLayers: a block of the model's, norms of token, hidden states and result, and a linear from both to
+   one. PEFT and bitsandbytes find its linears as those of other blocks. */
+void ftmem__low_mtp(ftmem__low *low)
+{
+    const ftmem__shape *shape = low->shape;
+    int32_t i = low->params->count;
+    int64_t h = shape->h;
+    ftmem__var x = ftmem__constant(low->tokens * h, h, shape->stream), pair = ftmem__constant(2 * h, 2 * h, shape->dtype);
+    if (shape->model->mtp_layers == 0) return;
+    low->trained = shape->rest_trained;
+    low->adapted = shape->adapted;
+    ftmem__drop(low->tape, ftmem__low_block(low, x));
+    for (int32_t k = 0; k < 3; k++) (void)ftmem__low_parameter(low, FTMEM_ROLE_NORM, h, h, low->trained);
+    ftmem__drop(low->tape, ftmem__low_linear(low, FTMEM_ROLE_TOWER, pair, h, false));
+    tower_idle(low->params, i, shape->model->mtp_layers);
 }
 
 /* Buffers of position numbers, one for each entry of the table. */

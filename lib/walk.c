@@ -1,3 +1,4 @@
+#include "optimizer.h"
 #include "walk.h"
 
 typedef struct walk_probe { /* set for a second run */
@@ -51,6 +52,15 @@ static bool walk_sums(const ftmem__walk *walk, const ftmem__kind *kind, int32_t 
     return pass == FTMEM__PASS_BACKWARD_LATER;
 }
 
+/* Gradients are used up as they arrive. */
+static void walk_update(ftmem__walk *walk, const ftmem__kind *kind)
+{
+    walk->tape.update = ftmem__update_of;
+    walk->tape.updater = walk->shape.job;
+    walk->tape.update_waits = ftmem__optimizer_of(walk->shape.job)->waits;
+    walk->tape.in_block = kind != NULL;
+}
+
 static void walk_start(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_probe *probe)
 {
     ftmem__tape *tape = &walk->tape;
@@ -58,6 +68,7 @@ static void walk_start(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass,
     tape->sum_leaves = walk_sums(walk, kind, pass);
     tape->shared_casts = kind && walk->shape.family->shared_blocks && !kind->first;
     if (pass == FTMEM__PASS_EVAL) tape->mode = FTMEM__NO_GRAD;
+    if (ftmem__updates_in_backward(walk->shape.job)) walk_update(walk, kind);
     tape->later.wanted = !probe && (walk->shape.job->accumulation > 1 || walk->shape.regularised);
     walk_listen(tape, probe);
 }
@@ -155,6 +166,7 @@ static void walk_record_side(ftmem__side *side, const ftmem__tape *tape, ftmem__
     side->there = true;
     side->n[eval] = value.n;
     side->bytes[eval] = tape->stores[value.store].bytes;
+    side->outputs = tape->stores[value.store].refs > 1;
     if (eval) return;
     side->cols = value.cols;
     side->dtype = value.dtype;
@@ -319,6 +331,21 @@ static int64_t walk_bound_bytes(const ftmem__low *low, ftmem__var handed, bool r
     return low->tape->stores[handed.store].bytes;
 }
 
+/* What it leaves goes with the outputs, and its parameters get no gradient. */
+static void walk_unread(ftmem__walk *walk, ftmem__kind *kind, int64_t left)
+{
+    bool held = ftmem__holds_outputs(walk->shape.job);
+    int32_t i;
+    if (held) kind->outputs_bytes = left - kind->cache_bytes;
+    else kind->cache_bytes = left;
+    for (i = 0; i < walk->params.count; i++) {
+        ftmem__param *p = &walk->params.at[i];
+        if (p->segment != kind - walk->kind || !p->trained) continue;
+        p->idle = true;
+        p->trained = false;
+    }
+}
+
 /* The forward of one block: ordinary, or checkpointed, where only the input stays. */
 static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bool recomputed, int32_t pass, const walk_probe *probe, walk_run *result)
 {
@@ -340,7 +367,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
     handed = walk_handed(kind, &low, recomputed && pass == FTMEM__PASS_FORWARD);
     out = ftmem__low_block(&low, x);
     if (!recomputed || pass != FTMEM__PASS_FORWARD) ftmem__drop(tape, handed);
-    if (!recomputed || !out.grad || walk_offloads(walk)) ftmem__drop(tape, x);
+    if ((!recomputed || !out.grad || walk_offloads(walk)) && kind->unread != 1) ftmem__drop(tape, x);
     if (!probe) walk_record_sides(&walk->stack[kind->stack], kind, &low, pass, recomputed);
     if (pass == FTMEM__PASS_FORWARD) {
         kind->made = low.made;
@@ -356,6 +383,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
         if (kind->in_kept) kind->born_bytes -= kind->in_bytes;
         kind->born_bytes -= walk_given_bytes(&low);
         kind->flops_forward = tape->flops;
+        if (kind->unread) walk_unread(walk, kind, tape->live - base);
     }
     tape->result = out.store;
     walk_mark_made(&low);
@@ -514,13 +542,13 @@ static void walk_block(ftmem__walk *walk, ftmem__kind *kind)
     walk_run run;
     walk->params.segment = (int32_t)(kind - walk->kind);
     kind->pass[FTMEM__PASS_FORWARD] = walk_block_forward(walk, kind, kind->recomputed, FTMEM__PASS_FORWARD, NULL, &run);
-    if (kind->out_grad) {
+    if (kind->out_grad && !kind->unread) {
         kind->pass[FTMEM__PASS_BACKWARD] =
             kind->recomputed ? walk_checkpointed_backward(walk, kind, FTMEM__PASS_BACKWARD, &run, NULL) : walk_backward_from(walk, kind, run, NULL);
         kind->flops_backward = walk->tape.flops;
         kind->leaf_bytes = walk->tape.leaf_bytes;
     }
-    if (kind->out_grad && walk->tape.later.wanted)
+    if (kind->out_grad && !kind->unread && walk->tape.later.wanted)
         kind->pass[FTMEM__PASS_BACKWARD_LATER] =
             walk->tape.later.differs ? walk_block_backward(walk, kind, FTMEM__PASS_BACKWARD_LATER, NULL) : walk_later(&walk->tape);
     if (walk->shape.regularised) kind->pass[FTMEM__PASS_BACKWARD] = kind->pass[FTMEM__PASS_BACKWARD_LATER]; /* gradients are there before */
@@ -531,9 +559,16 @@ static uint8_t walk_sides_there(const ftmem__stack *stack)
 {
     uint8_t given = 0;
     int32_t k;
+    if (stack->shape->scattered) return 0; /* the embedding alone has read them */
     for (k = 0; k < FTMEM__SIDES; k++)
         if (stack->side[k].there) given |= (uint8_t)(1u << k);
     return given;
+}
+
+static uint8_t walk_unread_place(const ftmem__shape *shape, int64_t layer)
+{
+    int64_t first = shape->model->layers - shape->unread;
+    return layer < first ? 0 : layer == first ? 1 : 2;
 }
 
 /* Where blocks share sides, the first and the last are kinds of their own. */
@@ -548,7 +583,7 @@ static bool walk_is_of(const ftmem__walk *walk, const ftmem__shape *shape, const
 {
     return in.grad == kind->in_grad && in.dtype == kind->in_dtype && ftmem__shape_layer_kind(shape, layer) == kind->kind &&
            ftmem__shape_layer_trained(shape, layer) == kind->trained && ftmem__shape_layer_adapted(shape, layer) == kind->adapted &&
-           walk_recomputed(walk, layer) == kind->recomputed && walk_same_place(shape, kind, layer);
+           walk_recomputed(walk, layer) == kind->recomputed && walk_same_place(shape, kind, layer) && walk_unread_place(shape, layer) == kind->unread;
 }
 
 static void walk_new_kind(ftmem__walk *walk, int32_t stack, int64_t layer, walk_stream in)
@@ -563,6 +598,7 @@ static void walk_new_kind(ftmem__walk *walk, int32_t stack, int64_t layer, walk_
     kind->in_grad = in.grad;
     kind->in_dtype = in.dtype;
     kind->recomputed = walk_recomputed(walk, layer);
+    kind->unread = walk_unread_place(shape, layer);
     kind->first = (shape->sided || shape->family->first_plain) && layer == 0;
     kind->last = shape->sided && layer == shape->model->layers - 1;
     kind->given = walk_sides_there(&walk->stack[stack]);
@@ -612,6 +648,17 @@ static uint8_t walk_source(const ftmem__walk *walk, int32_t stack)
     return walk->stack[stack].side[FTMEM__SIDE_SOURCE].there ? 1u << FTMEM__SIDE_SOURCE : 0;
 }
 
+/* The words stand on the tape of the rest of the embedding as a block's input does on its own. */
+static void walk_take_words(ftmem__walk *walk, int32_t pass, ftmem__low *low)
+{
+    const ftmem__ends *words = &walk->words;
+    bool eval = pass == FTMEM__PASS_EVAL;
+    if (!low->shape->scattered) return;
+    walk->word = ftmem__input(&walk->tape, low->tokens * low->shape->h, low->shape->h, words->out_dtype, words->out_grad && !eval);
+    if (words->leaf && !eval) ftmem__hold(&walk->tape, walk->word.store);
+    low->words = &walk->word;
+}
+
 /* Forward of the embedding. The stream itself belongs to the first block, so it is not left here. */
 static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_t pass, const walk_probe *probe, ftmem__var *result)
 {
@@ -625,6 +672,7 @@ static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_
     int32_t i;
     walk_start(walk, NULL, pass, probe);
     walk_give(walk, stack, walk_source(walk, stack), pass, &low);
+    walk_take_words(walk, pass, &low);
     base = tape->live;
     ftmem__tape_mark(tape);
     if (pass == FTMEM__PASS_FORWARD && !probe) low.params = &walk->params;
@@ -634,7 +682,8 @@ static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_
     walk_end(walk, probe);
     f = walk_figure(tape, base);
     if (pass == FTMEM__PASS_EVAL) {
-        e->eval_released_bytes = f.delta - tape->stores[x.store].bytes;
+        e->eval_released_bytes =
+            f.delta - walk_cache_only(tape) - tape->stores[x.store].bytes + (low.words ? ftmem__round512(ftmem__bytes(low.words->dtype, low.words->n)) : 0);
         e->eval_aliased = walk_aliased(&p, x);
         return f;
     }
@@ -652,7 +701,7 @@ static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_
 }
 
 /* Backward from a stream whose forward has just been recorded on the tape; nothing else of it is held any more. */
-static ftmem__figure walk_embed_backward_from(ftmem__walk *walk, ftmem__var x, const walk_probe *probe)
+static ftmem__figure walk_embed_backward_from(ftmem__walk *walk, ftmem__ends *ends, ftmem__var x, const walk_probe *probe)
 {
     ftmem__tape *tape = &walk->tape;
     ftmem__figure f;
@@ -666,6 +715,7 @@ static ftmem__figure walk_embed_backward_from(ftmem__walk *walk, ftmem__var x, c
     ftmem__tape_mark(tape);
     ftmem__backward(tape, x, g);
     f = walk_figure(tape, base);
+    ends->update_peak = tape->update_peak - base;
     walk_end(walk, probe);
     return f;
 }
@@ -679,13 +729,64 @@ static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t stack, int32
     int32_t i;
     walk_start(walk, NULL, pass, NULL);
     walk_give(walk, stack, walk_source(walk, stack), pass, &low);
+    walk_take_words(walk, pass, &low);
     x = ftmem__low_embed(&low, &p);
     for (i = 0; i < p.held_count; i++) ftmem__drop(tape, p.held[i]);
     for (i = 0; i < p.mask_count; i++) ftmem__drop(tape, p.masks[i]);
     for (i = 0; i < 2 && p.has_tables; i++) ftmem__drop(tape, p.tables[i]);
     ftmem__cache_clear(tape);
     ftmem__drop(tape, x);
-    return walk_embed_backward_from(walk, x, probe);
+    return walk_embed_backward_from(walk, &walk->stack[stack].embed, x, probe);
+}
+
+/* ----------------------------------------------------------------------------------------- words before a tower */
+
+static ftmem__figure walk_words_forward(ftmem__walk *walk, int32_t pass, const walk_probe *probe, ftmem__var *result)
+{
+    ftmem__low low = walk_low(walk, walk->stacks - 1, NULL, pass);
+    ftmem__tape *tape = &walk->tape;
+    ftmem__var x;
+    int64_t base;
+    walk_start(walk, NULL, pass, probe);
+    base = tape->live;
+    ftmem__tape_mark(tape);
+    if (pass == FTMEM__PASS_FORWARD && !probe) low.params = &walk->params;
+    tape->part = FTMEM__PART_EMBEDDING;
+    x = ftmem__low_words(&low);
+    if (pass == FTMEM__PASS_FORWARD) {
+        walk->words.out_grad = x.grad;
+        walk->words.out_dtype = x.dtype;
+        walk->words.leaf = x.node == FTMEM__LEAF;
+        walk->words.flops_forward = tape->flops;
+    }
+    tape->result = x.store;
+    walk_end(walk, probe);
+    if (result) *result = x;
+    return walk_figure(tape, base);
+}
+
+static ftmem__figure walk_words_backward(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
+{
+    ftmem__var x;
+    (void)walk_words_forward(walk, pass, NULL, &x);
+    ftmem__cache_clear(&walk->tape);
+    ftmem__drop(&walk->tape, x);
+    return walk_embed_backward_from(walk, &walk->words, x, probe);
+}
+
+static void walk_words(ftmem__walk *walk)
+{
+    const ftmem_job *job = walk->shape.job;
+    ftmem__ends *words = &walk->words;
+    if (!walk->shape.scattered) return;
+    memset(words, 0, sizeof *words);
+    walk->params.segment = FTMEM__SEGMENT_WORDS;
+    words->pass[FTMEM__PASS_FORWARD] = walk_words_forward(walk, FTMEM__PASS_FORWARD, NULL, NULL);
+    if (words->out_grad && !words->leaf) {
+        words->pass[FTMEM__PASS_BACKWARD] = walk_words_backward(walk, FTMEM__PASS_BACKWARD, NULL);
+        if (job->accumulation > 1) words->pass[FTMEM__PASS_BACKWARD_LATER] = walk_words_backward(walk, FTMEM__PASS_BACKWARD_LATER, NULL);
+    }
+    if (job->eval == FTMEM_ON) words->pass[FTMEM__PASS_EVAL] = walk_words_forward(walk, FTMEM__PASS_EVAL, NULL, NULL);
 }
 
 /* ------------------------------------------------------------------------------------------------ head and loss */
@@ -858,6 +959,7 @@ static ftmem__figure walk_bridge_forward(ftmem__walk *walk, int32_t stack, int32
         ends->out_grad = run.out.grad;
         ends->out_dtype = run.out.dtype;
         ends->cache_bytes = walk_cache_only(tape);
+        ends->outputs_bytes = walk_attributes(tape);
     }
     if (!probe) walk_record_side(&walk->stack[stack + 1].side[FTMEM__SIDE_SOURCE], tape, run.out, pass);
     tape->stores[run.out.store].side = true;
@@ -905,8 +1007,8 @@ static ftmem_status walk_blocks(ftmem__walk *walk, int32_t stack, walk_stream *s
         of_layer[i] = (uint8_t)(kind - walk->kind);
         in.grad = kind->out_grad;
         in.dtype = kind->out_dtype;
+        if (!kind->unread) *stream = in;
     }
-    *stream = in;
     return FTMEM_OK;
 }
 
@@ -922,7 +1024,7 @@ static walk_stream walk_embed(ftmem__walk *walk, int32_t stack)
     stream.grad = embed->out_grad;
     stream.dtype = embed->out_dtype;
     if (stream.grad) {
-        embed->pass[FTMEM__PASS_BACKWARD] = walk_embed_backward_from(walk, x, NULL);
+        embed->pass[FTMEM__PASS_BACKWARD] = walk_embed_backward_from(walk, embed, x, NULL);
         embed->flops_backward = walk->tape.flops;
     }
     if (stream.grad && job->accumulation > 1)
@@ -932,7 +1034,7 @@ static walk_stream walk_embed(ftmem__walk *walk, int32_t stack)
     return stream;
 }
 
-/* A vision tower is there and does not run. */
+/* A vision tower, or blocks for multi-token prediction: there, and not run. */
 static void walk_tower(ftmem__walk *walk)
 {
     ftmem__low low = walk_low(walk, 0, NULL, FTMEM__PASS_EVAL);
@@ -940,6 +1042,7 @@ static void walk_tower(ftmem__walk *walk)
     walk->params.segment = ftmem__segment_embed(0);
     low.params = &walk->params;
     ftmem__low_tower(&low);
+    ftmem__low_mtp(&low);
 }
 
 ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error)
@@ -947,6 +1050,7 @@ ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error)
     walk_stream stream;
     ftmem_status status;
     int32_t stack;
+    walk_words(walk);
     for (stack = 0; stack < walk->stacks; stack++) {
         stream = walk_embed(walk, stack);
         status = walk_blocks(walk, stack, &stream, error);
@@ -954,7 +1058,7 @@ ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error)
         if (stack == walk->stacks - 1) walk_head(walk, stream.dtype, stream.grad);
         else walk_bridge(walk, stack, &stream);
     }
-    walk_tower(walk);
+    if (!walk->shape.scattered) walk_tower(walk);
     if (!walk->exhausted && !walk->params.full) return FTMEM_OK;
     return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "model.family", walk->shape.family->model_type,
                        "One block has more operations than the interpreter's limit.");
@@ -963,7 +1067,7 @@ ftmem_status ftmem__walk_segments(ftmem__walk *walk, ftmem_error *error)
 static walk_stream walk_last_stream(const ftmem__walk *walk, int32_t stack)
 {
     const ftmem__stack *s = &walk->stack[stack];
-    const ftmem__kind *last = &walk->kind[s->of_layer[s->shape->model->layers - 1]];
+    const ftmem__kind *last = &walk->kind[s->of_layer[s->shape->model->layers - 1 - s->shape->unread]];
     walk_stream stream;
     stream.grad = last->out_grad;
     stream.dtype = last->out_dtype;
@@ -990,7 +1094,10 @@ void ftmem__walk_again(ftmem__walk *walk, int32_t segment, int32_t pass, int32_t
     probe.capture = capture;
     probe.context = context;
     probe.event = event;
-    if (ftmem__segment_is_embed(segment)) {
+    if (segment == FTMEM__SEGMENT_WORDS) {
+        if (backward) walk_words_backward(walk, pass, &probe);
+        else walk_words_forward(walk, pass, &probe, NULL);
+    } else if (ftmem__segment_is_embed(segment)) {
         if (backward) walk_embed_backward(walk, stack, pass, &probe);
         else walk_embed_forward(walk, stack, pass, &probe, NULL);
     } else if (segment < 0) {

@@ -25,6 +25,8 @@ static inline int32_t ftmem__segment_end(int32_t stack)
 {
     return -2 - 2 * stack;
 }
+/* The token embedding by itself, where a vision tower runs between it and the rest of its stack's embedding. */
+enum { FTMEM__SEGMENT_WORDS = -1 - 2 * FTMEM__MAX_STACKS };
 static inline bool ftmem__segment_is_embed(int32_t segment)
 {
     return segment < 0 && segment % 2 != 0;
@@ -40,6 +42,7 @@ typedef struct ftmem__kind {
     uint8_t kind; /* ftmem__shape_layer_kind */
     uint8_t stack;
     uint8_t given, made; /* sides that it reads and makes */
+    uint8_t unread;      /* nobody reads its output: 1 the first such block, whose input the outputs hold, 2 a later one */
     uint8_t freed;       /* of those given: this backward is the last reader's, and frees what its graph keeps */
     bool first, last;    /* of a stack whose blocks share sides: the first makes them, the last has no gradient of them yet */
     bool trained, adapted, recomputed, in_grad, out_grad, in_kept;
@@ -62,10 +65,13 @@ typedef struct ftmem__ends { /* embedding or end */
     int64_t released_bytes;        /* embedding: what the base model's frame lets go when it returns */
     int64_t eval_released_bytes;
     int64_t mask_bytes, held_bytes, kept_bytes, cache_bytes, logits_bytes, table_bytes;
-    int64_t norm_peak; /* head: while the base model's frame is still there */
+    int64_t update_peak; /* embedding: the highest moment of its update in backward */
+    int64_t norm_peak;   /* head: while the base model's frame is still there */
     double flops_forward, flops_backward;
     bool out_grad, in_kept;
     uint8_t out_dtype;
+    int64_t outputs_bytes;      /* what the outputs hold of an end */
+    bool leaf;                  /* words: they are one */
     bool aliased, eval_aliased; /* the stream is the embedding's own tensor, which the frame holds */
 } ftmem__ends;
 
@@ -74,6 +80,7 @@ typedef struct ftmem__side {
     int64_t bytes[2];
     uint8_t dtype;
     bool there, grad;
+    bool outputs;   /* the outputs hold it */
     bool leaf;      /* it and its gradient live as long as the loss does */
     bool kept, own; /* by the graph of some reader, to that reader's backward; by the graph of its maker */
 } ftmem__side;
@@ -95,7 +102,9 @@ typedef struct ftmem__walk {
     ftmem__store kept[FTMEM__MAX_KEPT];    /* what the first kinds of block leave alive after forward, for the report */
     int32_t kept_count;
     ftmem__note head_note;         /* of the head's backward, where the peak mostly is */
-    ftmem__var side[FTMEM__SIDES]; /* scratch, used by one segment at a time; so is the tape */
+    ftmem__ends words;             /* of FTMEM__SEGMENT_WORDS */
+    ftmem__var side[FTMEM__SIDES]; /* scratch, used by one segment at a time; so are the word and the tape */
+    ftmem__var word;
     ftmem__tape tape;
     bool exhausted;
 } ftmem__walk;
@@ -110,6 +119,7 @@ static inline int32_t ftmem__walk_head(const ftmem__walk *walk) /* the segment *
 }
 static inline int32_t ftmem__walk_stack_of(const ftmem__walk *walk, int32_t segment)
 {
+    if (segment == FTMEM__SEGMENT_WORDS) return walk->stacks - 1;
     return segment < 0 ? (-1 - segment) / 2 : walk->kind[segment].stack;
 }
 

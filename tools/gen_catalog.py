@@ -9,10 +9,12 @@
     data/gpus.csv, gpu_aliases.csv, mig.csv                  -> lib/gpus.inc
     data/models.csv, model_configs.csv, model_fixes.csv      -> lib/models.inc
     data/config_defaults.csv, config_remote.csv, unsupported_types.csv -> lib/config_defaults.inc
+    the keys that these have most often                      -> lib/packed_keys.inc
 
 Keys, values and packed lists are described in lib/catalog.h, the columns in data/README.md.
 """
 import argparse
+import collections
 import csv
 import json
 import pathlib
@@ -22,6 +24,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA, LIB = ROOT / "data", ROOT / "lib"
 VENDORS = {"NVIDIA": 0, "AMD": 1, "Intel": 2, "Apple": 3}
+COMMON_KEYS = 120  # of one byte: at most 127
 # Words that people put before or after a GPU's name, or leave out.
 DROPPED = "nvidia geforce tesla amd instinct radeon intel gpu graphics generation edition".split()
 
@@ -44,6 +47,13 @@ def c_string(text):
 def packed(parts):
     """Each part ends with NUL and is a literal of its own, so that a digit never continues an escape."""
     return " ".join(c_string(part)[:-1] + '\\0"' for part in parts) or '""'
+
+
+def entries(parts, common):
+    """Keys and values by turns; a key of `common` is the byte 0x80 + its place (lib/packed.c)."""
+    pairs = [(f'"\\{128 + common[key]:o}\\0"' if key in common else packed([key])) + " " + packed([value])
+             for key, value in zip(parts[0::2], parts[1::2])]
+    return " ".join(pairs) or '""'
 
 
 def banner(*sources):
@@ -113,19 +123,19 @@ def default_values(values):
     return parts
 
 
-def class_row(typ, family, values, aliases, of):
+def class_row(typ, family, values, aliases, of, common):
     family = "FTMEM_" + family.removesuffix("_text").upper()
     names = [part for pair in aliases.items() for part in pair]
-    return f"    {{ {c_string(typ)}, {family},\n      {packed(values)},\n      {packed(names)}, {of} }},\n"
+    return f"    {{ {c_string(typ)}, {family},\n      {entries(values, common)},\n      {packed(names)}, {of} }},\n"
 
 
-def defaults_table():
+def defaults_table(common):
     out = [banner("config_defaults.csv", "config_remote.csv", "unsupported_types.csv"), "static const config_class config_classes[] = {\n"]
     for typ, (values, aliases) in load_defaults().items():
-        out.append(class_row(typ, typ, default_values(values), aliases, "NULL"))
+        out.append(class_row(typ, typ, default_values(values), aliases, "NULL", common))
     out.append("};\n\nstatic const config_class config_renames[] = {\n")
     for typ, (of, values, aliases) in load_renames().items():
-        out.append(class_row(typ, of, [part for pair in values.items() for part in pair], aliases, c_string(of)))
+        out.append(class_row(typ, of, [part for pair in values.items() for part in pair], aliases, c_string(of), common))
     out.append("};\n\nstatic const config_other config_others[] = {\n")
     out += [f"    {{ {c_string(r['model_type'])}, {c_string(r['what'])} }},\n" for r in read("unsupported_types.csv")]
     return "".join(out) + "};\n"
@@ -324,14 +334,14 @@ def load_models():
     return sorted(models, key=lambda model: model[0].lower())
 
 
-def model_rows(models, classes):
+def model_rows(models, classes, common):
     for name, config in models:
         typ = "gemma3_text" if config["model_type"] == "gemma3" else config["model_type"]
         parts = entries_of(config, classes.get(typ, ({}, {}))[0])
-        yield f"    {packed([name] + parts)},\n"
+        yield f"    {packed([name])} {entries(parts, common)},\n"
 
 
-def models_table():
+def models_table(common):
     classes, models = load_types(), load_models()
     tails = {}
     for name, config in models:
@@ -341,7 +351,7 @@ def models_table():
     out = [banner("models.csv", "model_configs.csv", "model_fixes.csv")]
     for table, wanted in (("models_rows", False), ("models_refused", True)):
         chosen = [model for model in models if refused(model[1], classes) == wanted]
-        out.append(f"\nstatic const char *const {table}[] = {{\n" + "".join(model_rows(chosen, classes)) + "};\n")
+        out.append(f"\nstatic const char *const {table}[] = {{\n" + "".join(model_rows(chosen, classes, common)) + "};\n")
     return "".join(out)
 
 
@@ -384,7 +394,7 @@ def alias_rows(index, gpus):
         seen[alias] = row["key"]
 
 
-def gpus_table():
+def gpus_table(common):
     gpus = read("gpus.csv")
     index = {row["key"]: i for i, row in enumerate(gpus)}
     mig = [f"    {{ {index[r['gpu_key']]}, {c_string(r['profile'])}, {r['memory_mib'] or 0}, {r['sm_count'] or 0} }},\n"
@@ -399,7 +409,23 @@ def gpus_table():
     ])
 
 
-TABLES = {"config_defaults.inc": defaults_table, "models.inc": models_table, "gpus.inc": gpus_table}
+# -------------------------------------------------------------------------------------------------------- keys
+
+
+def common_keys():
+    """{key: place} of the keys that rows of models and classes have most often."""
+    classes, models = load_types(), load_models()
+    lists = [default_values(values) for values, _ in load_defaults().values()]
+    lists += [entries_of(config, classes.get(config["model_type"], ({}, {}))[0]) for _, config in models]
+    count = collections.Counter(key for parts in lists for key in parts[0::2])
+    return {key: i for i, (key, _) in enumerate(sorted(count.items(), key=lambda item: (-item[1], item[0]))[:COMMON_KEYS])}
+
+
+def keys_table(common):
+    return banner("models.csv", "config_defaults.csv") + f"static const char packed_keys[] =\n    {packed(common)};\n"
+
+
+TABLES = {"packed_keys.inc": keys_table, "config_defaults.inc": defaults_table, "models.inc": models_table, "gpus.inc": gpus_table}
 
 
 def main():
@@ -411,8 +437,9 @@ def main():
     if args.folder:
         import_configs(args.folder, args.as_of)
     stale = []
+    common = common_keys()
     for name, make in TABLES.items():
-        path, text = LIB / name, make()
+        path, text = LIB / name, make(common)
         if path.exists() and path.read_text(encoding="utf-8") == text:
             continue
         stale.append(name)

@@ -54,12 +54,13 @@ from transformers.pytorch_utils import Conv1D
 TYPES = (
     "llama mistral qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 gpt2 gpt_neox gptj opt bloom mpt falcon starcoder2 "
     "gpt_bigcode olmo olmo2 olmo3 smollm3 granite stablelm cohere cohere2 mixtral qwen3_moe deepseek_v2 deepseek_v3 glm4_moe "
-    "minimax_m2 olmoe minicpm3 deepseek_v32 glm_moe_dsa mimo_v2_flash qwen3_next qwen3_5_text qwen3_5_moe_text"
+    "minimax_m2 olmoe minicpm3 deepseek_v32 glm_moe_dsa mimo_v2_flash qwen2_moe gpt_oss ministral3 nemotron_h "
+    "qwen3_next qwen3_5_text qwen3_5_moe_text"
 ).split()
 
 # Out of scope: mixtures of experts, hybrids, encoders, encoder-decoders, vision, code that transformers does not have.
 OTHER_TYPES = (
-    "gpt_oss llama4 nemotron_h bert t5 clip vit llava mllama "
+    "llama4 bert t5 clip vit llava mllama "
     "qwen3_vl gemma4 phi-msft minicpm"
 ).split()
 
@@ -90,7 +91,9 @@ OTHER_MADE = {
 # Configs that no file covers: classes without a real config here, and branches that change the shape.
 # The first of each type is what its class makes of an empty config.
 MADE = {f"default-{typ}": {"model_type": typ} for typ in TYPES} | {
+    "default-glm4_moe": {"model_type": "glm4_moe", "head_dim": 128},                   # the class would cut 96 heads of 4096 off at 42
     "default-deepseek_v2": {"model_type": "deepseek_v2", "num_experts_per_tok": 6},    # the class has no default for it
+    "default-glm4_moe": {"model_type": "glm4_moe", "head_dim": 128},    # 96 heads do not divide its 4096
     "llama-biases": {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 16, "attention_bias": True,
                      "mlp_bias": True},
     "llama-head_dim": {"model_type": "llama", "num_hidden_layers": 2, "num_key_value_heads": 4, "head_dim": 96},
@@ -148,6 +151,8 @@ IRRELEVANT = {
     "initializer_range", "init_std", "use_cache", "pretraining_tp", "slow_but_exact", "init_device", "is_decoder",
     "classifier_dropout", "add_cross_attention", "original_max_position_embeddings", "rope_parameters",
     "use_bidirectional_attention", "norm_type", "router_aux_loss_coef", "embedding_fraction", "attn_config", "_remove_final_layer_norm",
+    "use_mamba_kernels", "time_step_min", "time_step_max", "time_step_limit", "time_step_floor", "mamba_ssm_cache_dtype", "rescale_prenorm_residual",
+    "num_logits_to_keep", "mamba_proj_bias", "residual_in_fp32", "moe_shared_expert_overlap", "mtp_layers_block_type", "num_nextn_predict_layers",
 }
 IRRELEVANT_ENDS = ("_token_id", "_eps", "_epsilon")
 IRRELEVANT_STARTS = ("summary_",)
@@ -165,7 +170,8 @@ DERIVED = {
 }
 # Classes that do not declare head_dim, but whose models use it when the file has it (checked below).
 UNDECLARED_HEAD_DIM = "qwen2 phi phi3 starcoder2 olmo olmo2 olmo3 smollm3 granite cohere cohere2 glm4_moe".split()
-ALIASES = {"falcon": {"n_embed": "hidden_size"}, "bloom": {"n_embed": "hidden_size"}}    # beside attribute_map
+ALIASES = {"falcon": {"n_embed": "hidden_size"}, "bloom": {"n_embed": "hidden_size"},
+           "nemotron_h": {"mamba_n_groups": "n_groups", "mamba_d_conv": "conv_kernel", "mamba_chunk_size": "chunk_size"}}    # beside attribute_map
 ROTARY_KEY = {"glm4_moe": "partial_rotary_factor", "phi": "partial_rotary_factor", "phi3": "partial_rotary_factor", "stablelm": "partial_rotary_factor",
               "qwen3_next": "partial_rotary_factor", "qwen3_5_text": "partial_rotary_factor", "qwen3_5_moe_text": "partial_rotary_factor",
               "gpt_neox": "rotary_pct"}
@@ -345,6 +351,8 @@ def default_rows(typ):
             value = "=" + DERIVED[key]
         elif key == "layer_types" and set(cls().layer_types) == {"indexed_attention"}:    # of the cache: all layers are alike
             continue
+        elif key == "layer_types" and typ == "qwen2_moe":    # its windows are refused
+            continue
         elif key == "layer_types":
             value = layer_pattern(typ)
         elif key == "no_rope_layers":
@@ -369,6 +377,8 @@ def default_rows(typ):
         sub = type(cls().attn_config)
         rows += [("attn_config." + f.name, text(f.default)) for f in dataclasses.fields(sub) if f.name not in base]
     for key, name in (cls.attribute_map | ALIASES.get(typ, {})).items():
+        if name == "layers_block_type":
+            continue  # a list
         if resolved(typ, name, **{key: 24}) == resolved(typ, name, **{key: 24, name: 48}) == 24:
             rows.append((key, "alias:" + name))
         else:

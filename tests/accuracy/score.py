@@ -237,6 +237,7 @@ def pick(row, name, table, default=None):
 
 
 DTYPES = {"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16"}
+IN_BACKWARD = "_in_backward"
 ORACLE_OPTIMIZERS = {"adamw_foreach": "adamw", "adamw_fused": "adamw_fused", "adamw_loop": "adamw_loop", "adamw8bit": "adamw_8bit",
                      "paged_adamw8bit": "paged_adamw_8bit", "sgd": "sgd", "adafactor": "adafactor"}
 
@@ -300,7 +301,7 @@ def read_oracle(job, configs, options):
              sm_arch=integer({"arch": r["arch"].removeprefix("sm")}, "arch"), repeat_kv=r.get("gqa") == "repeat",
              mask=pick(r, "mask", {"none": "none", "padded": "padded"}), micro_batch=integer(r, "batch"), sequence=integer(r, "seq"),
              accumulation=integer(r, "accum"), loss=pick(r, "loss", {k: k for k in ("held", "loop", "dropped", "fused", "chunked")}),
-             optimizer=pick(r, "opt", ORACLE_OPTIMIZERS), grad_clip=on(r["clip"]), cublas_workspace=True, eval=True,
+             optimizer_in_backward=r["opt"].endswith(IN_BACKWARD) or None, optimizer=ORACLE_OPTIMIZERS.get(r["opt"].removesuffix(IN_BACKWARD), r["opt"]), grad_scaler=False, grad_clip=on(r["clip"]), cublas_workspace=True, eval=True,
              recompute=pick(r, "ckpt", {"": "none", "reentrant": "reentrant", "nonreentrant": "full"}),
              task=TASKS.get(r["task"]))
     if f["task"] is None:
@@ -308,6 +309,9 @@ def read_oracle(job, configs, options):
         raise NotScored("task", f"'{r['task']}' is not modelled")
     if r["task"] == "image":
         del f["sequence"]                         # the image has tokens of its own
+    for field in ("images", "image_height", "image_width"):
+        if int(r.get(field) or 0):
+            f[field] = int(r[field])
     if int(r.get("enc_seq") or 0):
         f["encoder_sequence"] = int(r["enc_seq"])
     if re.match(r"[1-4]\.", r.get("transformers") or ""):
@@ -349,6 +353,8 @@ def read_oracle(job, configs, options):
     listed = (r.get("lora_modules") or "").split()
     if "experts" in listed:  # a wrapper of the experts' 3-D parameters, nested: what all-linear gives
         listed = ["all-linear"]
+    if "experts." in r["targets"]:  # LoraConfig.target_parameters among the target modules
+        listed = r["targets"].split(",")
     f["targets"] = listed if listed else oracle_targets(model, r["targets"])
 
 
@@ -478,7 +484,10 @@ OWN_MODEL = {"stabilityai/stablelm-base-alpha-3b": {
 SINGLE_OPTIMIZERS = {"torch AdamW (foreach default)": "adamw", "torch AdamW": "adamw", "adamw_torch": "adamw", "torch AdamW fused": "adamw_fused",
                      "adamw_torch_fused": "adamw_fused", "torch AdamW foreach=False": "adamw_loop", "bnb AdamW8bit": "adamw_8bit", "adamw_8bit": "adamw_8bit",
                      "bnb PagedAdamW8bit": "paged_adamw_8bit", "paged_adamw_8bit": "paged_adamw_8bit", "bnb PagedAdamW": "paged_adamw_32bit",
-                     "paged_adamw_32bit": "paged_adamw_32bit", "SGD": "sgd", "torch SGD": "sgd", "HF Adafactor": "adafactor", "Adafactor": "adafactor"}
+                     "paged_adamw_32bit": "paged_adamw_32bit", "SGD": "sgd", "torch SGD": "sgd", "HF Adafactor": "adafactor", "Adafactor": "adafactor",
+                     "torchao AdamW8bit": "adamw_torch_8bit", "torchao AdamW4bit": "adamw_torch_4bit", "torchao AdamWFp8": "ao_adamw_fp8",
+                     "GaLore AdamW r128": "galore_adamw", "GaLore AdamW r64": "galore_adamw", "GaLore AdamW r32": "galore_adamw", "Muon": "muon",
+                     "GaLore AdamW r128 per-parameter": "galore_adamw_layerwise", "GaLore AdamW per-parameter": "galore_adamw_layerwise"}
 SINGLE_WEIGHTS = {"nf4": ("qlora", False), "nf4-dq": ("qlora", True), "int8 (bnb)": ("lora8", None)}
 SINGLE_BASES = {"gptq-int4": "gptq_4bit", "gptq-int8": "gptq_8bit", "hqq-int4": "hqq_4bit"}
 
@@ -528,7 +537,12 @@ def read_single(job, configs, options):
     single_precision(job, method, notes)
     single_shape(job)
     single_loss(job, stack, notes)
-    f["optimizer"] = pick(r, "optimizer", SINGLE_OPTIMIZERS)
+    name, _, where = r["optimizer"].partition(", ")
+    f["optimizer"] = pick({"optimizer": name}, "optimizer", SINGLE_OPTIMIZERS)
+    if where == "optimizer_in_bwd":
+        f["optimizer_in_backward"] = True
+    if " r" in name:
+        f["optimizer_rank"] = int(re.search(r" r(\d+)", name)[1])
     if f["loss"] == "held":
         job.read_as.append("loss of a custom loop not given: outputs held to the end of the step")
     if "process" in job.tiers or (r.get("gpu") or "").strip():

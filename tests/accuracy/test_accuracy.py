@@ -28,7 +28,7 @@ def lines(jobs, errors):
 
 def test_the_sample_is_whole(golden):
     jobs, result = golden
-    assert sum(j.oracle for j in jobs) == 297 and sum(not j.oracle for j in jobs) == 54
+    assert sum(j.oracle for j in jobs) > 300 and sum(not j.oracle for j in jobs) > 50  # fewer: a file was not found
     assert not [f"{j.file}:{j.id} {j.reason}" for j in jobs if j.reason]
 
 
@@ -50,6 +50,13 @@ def test_allocated(golden, oracle, median, p95, worst):
     errors = [j.error("allocated") for j in jobs]
     s = score.summary(errors)
     assert s["median"] <= median and s["p95"] <= p95 and max(map(abs, errors)) <= worst, lines(jobs, errors)
+
+
+def test_phases_of_optimizers(golden):
+    """Every phase of both steps; 512 bytes are the loss, which LOMO's own backward holds or not."""
+    jobs = [j for j in golden[0] if j.file.endswith("optimizers.csv")]
+    wrong = [f"{j.row['opt']} {j.row['method']} {p} {j.got.phases[p]} {b}" for j in jobs for p, b in j.phases.items() if b and abs(j.got.phases[p] - b) > 512]
+    assert len(jobs) > 70 and not wrong
 
 
 def test_bounds_hold_the_expected_value(golden):

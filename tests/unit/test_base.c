@@ -482,7 +482,7 @@ static void an_unknown_name_lists_the_nearest_first(void **state)
     assert_non_null(list);
     assert_int_equal(strncmp(list, "nearest first: adamw, ", 22), 0);
     assert_non_null(strstr(list, "adafactor"));
-    assert_non_null(strstr(list, "sgd_momentum"));
+    assert_non_null(strstr(list, ", ..."));   /* as many as fit */
     assert_null(strstr(list, "adamw_torch")); /* aliases are not offered */
 }
 

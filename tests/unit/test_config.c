@@ -127,6 +127,14 @@ static void test_class_defaults(void **state)
         { "minicpm", "10000000010", FTMEM_MINICPM, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
         { "t5", "10000000010", FTMEM_T5, FTMEM_RELU, 512, 2048, 6, 8, 8, 64, 0, 0, 0 },
         { "bart", "11111000000", FTMEM_BART, FTMEM_GELU, 1024, 4096, 12, 16, 16, 64, 0, 1026, 0 },
+        { "qwen2_moe", "01000000000", FTMEM_QWEN2_MOE, FTMEM_SILU, 2048, 5632, 24, 16, 16, 128, 128, 0, 0 },
+        { "gpt_oss", "01100000000", FTMEM_GPT_OSS, FTMEM_SILU, 2880, 2880, 36, 64, 8, 64, 64, 0, 128 },
+        { "ministral3", "00000000000", FTMEM_MINISTRAL3, FTMEM_SILU, 4096, 14336, 34, 32, 8, 128, 128, 0, 0 },
+        { "mimo", "01000000000", FTMEM_MIMO, FTMEM_SILU, 4096, 22016, 32, 32, 32, 128, 128, 0, 0 },
+        { "nemotron_h", "00000000000", FTMEM_NEMOTRON_H, FTMEM_RELU2, 4096, 21504, 4, 32, 8, 128, 0, 0, 0 },
+        { "qwen3_next", "00000100000", FTMEM_QWEN3_NEXT, FTMEM_SILU, 2048, 5632, 48, 16, 2, 256, 64, 0, 0 },
+        { "qwen3_5_text", "00000100000", FTMEM_QWEN3_5, FTMEM_SILU, 4096, 12288, 32, 16, 4, 256, 64, 0, 0 },
+        { "qwen3_5_moe_text", "00000100000", FTMEM_QWEN3_5_MOE, FTMEM_SILU, 2048, 8192 /* no block has a dense MLP */, 40, 16, 2, 256, 64, 0, 0 },
         { "whisper", "11111000000", FTMEM_WHISPER, FTMEM_GELU, 384, 1536, 4, 6, 6, 64, 0, 448, 0 },
     };
     (void)state;
@@ -342,7 +350,7 @@ static void test_unsupported(void **state)
         { "model_type=modernbert mlp_dropout=0.1", "mlp_dropout", "0.1", "dropout", FTMEM_E_UNSUPPORTED },
         { "model_type=llama quantization_config.quant_method=gptq", "quantization_config", "gptq", "gptq", FTMEM_E_UNSUPPORTED },
         { "model_type=llama quantization_config.bits=4", "quantization_config", "", "no quant_method", FTMEM_E_UNSUPPORTED },
-        { "model_type=llama hidden_act=relu2", "hidden_act", "relu2", "silu", FTMEM_E_UNSUPPORTED },
+        { "model_type=llama hidden_act=relu6", "hidden_act", "relu6", "silu", FTMEM_E_UNSUPPORTED },
         { "model_type=llama num_hidden_layers=513", "num_hidden_layers", "513", "512", FTMEM_E_UNSUPPORTED },
         { "model_type=llama partial_rotary_factor=0.5", "partial_rotary_factor", "0.5", "whole heads", FTMEM_E_UNSUPPORTED },
         { "model_type=llama output_hidden_states=true", "output_hidden_states", "true", "hidden states", FTMEM_E_UNSUPPORTED },

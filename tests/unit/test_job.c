@@ -135,7 +135,7 @@ static void every_object_is_checked_against_its_ranges(void **state)
     assert_fails(&f, FTMEM_E_RANGE, "adapter.rank");
     begin(&f)->job.gpu.memory_bytes = 24;
     assert_fails(&f, FTMEM_E_RANGE, "gpu.memory_bytes");
-    begin(&f)->model.layer_kind[511] = 4;
+    begin(&f)->model.layer_kind[511] = 7;
     assert_int_equal(load(&f), FTMEM_E_RANGE);
     assert_string_equal(f.error.field, "model.layer_kind");
 }

@@ -57,7 +57,7 @@ def test_bad_files_are_2(command: Run, tmp_path: Path, content: str) -> None:
     assert result.returncode == 2 and "config.json" in one_sentence(result) or "hidden_size" in result.stderr
 
 
-@pytest.mark.parametrize("arguments", [("--optim", "lion_32bit"), ("--method", "boft"), ("--attn-implementation", "flex_attention")])
+@pytest.mark.parametrize("arguments", [("--optim", "galore_adamw_8bit"), ("--method", "boft"), ("--attn-implementation", "flex_attention")])
 def test_not_modelled_is_3(command: Run, arguments: tuple[str, ...]) -> None:
     result = command("predict", "gpt2", *arguments, "--json")
     assert result.returncode == 3

@@ -22,7 +22,7 @@ REFUSED = {
 # Configs of these are read inside those of vision-language models.
 TOWERS = {"clip_vision_model", "siglip_vision_model", "pixtral", "qwen2_5_vl_vision", "qwen3_vl_vision"}
 # Not in transformers: counted by hand in test_remote_code.py.
-REMOTE = {"qwen", "baichuan", "chatglm", "internlm2", "orion", "minicpm", "deepseek"}
+REMOTE = {"qwen", "baichuan", "chatglm", "internlm2", "orion", "minicpm", "deepseek", "mimo"}
 # The first block is not like the others: its parameters times the depth are not those of all blocks.
 UNEVEN = {"deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "mimo_v2_flash", "glm4_moe"}
 # Two stacks: counted in golden/two_stacks.csv of tests/accuracy.
@@ -109,11 +109,7 @@ def other_config(name: str) -> dict[str, Any]:
     return dict(config)
 
 
-# The text model is of a family that is not modelled yet.
-OTHER_REFUSED = {"mistralai__Devstral-Small-2-24B-Instruct-2512": "ministral3"}
-
-
-@pytest.mark.parametrize("row", [pytest.param(r, id=f"{r['config']}-{r['task']}") for r in other_rows() if r["config"] not in OTHER_REFUSED])
+@pytest.mark.parametrize("row", [pytest.param(r, id=f"{r['config']}-{r['task']}") for r in other_rows()])
 def test_encoders_and_vision(row: dict[str, str]) -> None:
     """Totals with the head of each task, and what PEFT's all-linear would train: of the whole model, the tower too."""
     config, task = other_config(row["config"]), row["task"] or "auto"
@@ -123,7 +119,28 @@ def test_encoders_and_vision(row: dict[str, str]) -> None:
         assert (prediction.parameters, prediction.trainable) == (int(row["params"]), int(row["lora_r16_all_linear_trainable"]))
 
 
-@pytest.mark.parametrize("name", OTHER_REFUSED)
-def test_other_refused_by_name(name: str) -> None:
-    with pytest.raises(ftmem.Unsupported, match=OTHER_REFUSED[name]):
-        ftmem.prepare(other_config(name))
+# Experts of a block are gate, up and down: 3 x hidden x width each.
+ACTIVE = {
+    # 32 blocks of 8 experts, 2 chosen: 46702792704 - 6 x 32 x 3 x 4096 x 14336, the 12.9 B of arXiv 2401.04088
+    "mistralai__Mixtral-8x7B-v0.1": 12_879_925_248,
+    # 48 blocks of 128 experts, 8 chosen: 30532122624 - 120 x 48 x 3 x 2048 x 768, the 3.3 B of its model card
+    "Qwen__Qwen3-30B-A3B": 3_353_032_704,
+    # 58 blocks of 256 experts, 8 chosen, after 3 dense ones: 671026404352 - 248 x 58 x 3 x 7168 x 2048, the 37 B of arXiv 2412.19437
+    "deepseek-ai__DeepSeek-V3": 37_552_282_624,
+    # 24 blocks of 32 experts with biases, 4 chosen: 20914757184 - 28 x 24 x (3 x 2880 x 2880 + 2 x 2880 + 2880); without the
+    # embedding's 579133440 it is the 3.61 B of arXiv 2508.10925
+    "openai__gpt-oss-20b": 4_187_440_704,
+    "Qwen__Qwen3-0.6B": 596_049_920,  # dense: all
+}
+
+
+@pytest.mark.parametrize("name", ACTIVE)
+def test_active_parameters(name: str) -> None:
+    for keywords in ({}, {"method": "lora", "rank": 16, "target_modules": "all-linear"}):
+        assert ftmem.prepare(config_of(name), seq_len=8, **keywords).predict().counts.active == ACTIVE[name]
+
+
+@pytest.mark.parametrize("version", [447, 500])
+def test_active_parameters_of_experts_apart(version: int) -> None:
+    job = ftmem.prepare(config_of("mistralai__Mixtral-8x7B-v0.1"), seq_len=8, transformers_version=version)
+    assert job.predict().counts.active == ACTIVE["mistralai__Mixtral-8x7B-v0.1"]

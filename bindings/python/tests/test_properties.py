@@ -15,9 +15,10 @@ Keywords = dict  # of predict()
 FIELDS = {f.path: f for f in ftmem.fields()}
 # Decoders that a few dimensions describe: no experts, latents, encoders or several stacks.
 FAMILIES = FIELDS["model.family"].values[1 : FIELDS["model.family"].values.index("mixtral")]
-OPTIMIZERS = FIELDS["job.optimizer"].values[1:]
+FULL_ONLY = ("galore_adamw", "galore_adamw_layerwise", "apollo_adamw", "apollo_adamw_layerwise", "lomo", "adalomo")
+OPTIMIZERS = tuple(o for o in FIELDS["job.optimizer"].values[1:] if o not in FULL_ONLY)
 # States of a tensor are 8-bit from 4096 elements on, and leave torch's count from 100,000 on: more can be less.
-EVEN_OPTIMIZERS = tuple(o for o in OPTIMIZERS if "8bit" not in o and "paged" not in o)
+EVEN_OPTIMIZERS = tuple(o for o in OPTIMIZERS if not any(w in o for w in ("8bit", "4bit", "fp8", "paged", "offload")))
 LOSSES = FIELDS["job.loss"].values[1:]
 METHODS = ("full", "lora", "qlora", "lora8")
 TIERS = ("allocated", "reserved", "process")

@@ -26,6 +26,9 @@ MINICPM = dict(model_type="minicpm", hidden_size=2304, intermediate_size=5760, n
 PHI_MSFT = dict(model_type="phi-msft", n_embd=2048, n_inner=None, n_layer=24, n_head=32, n_head_kv=None, n_positions=2048, rotary_dim=32,
                 activation_function="gelu_new", vocab_size=51200, tie_word_embeddings=False)
 
+MIMO = dict(model_type="mimo", hidden_size=4096, intermediate_size=11008, num_hidden_layers=36, num_attention_heads=32, num_key_value_heads=8,
+            vocab_size=151680, num_nextn_predict_layers=1, tie_word_embeddings=False)
+
 CASES = [
     # biases of q, k, v; f = 11008 / 2
     pytest.param(QWEN, 2 * 151936 * 2048 + 24 * (4 * 2048**2 + 3 * 2048 + 3 * 2048 * 5504 + 2 * 2048) + 2048, id="qwen"),
@@ -37,6 +40,9 @@ CASES = [
     # LayerNorm has a bias
     pytest.param(ORION, 2 * 84608 * 5120 + 40 * (4 * 5120**2 + 3 * 5120 * 15360 + 4 * 5120) + 2 * 5120, id="orion"),
     pytest.param(MINICPM, 122753 * 2304 + 40 * (4 * 2304**2 + 3 * 2304 * 5760 + 2 * 2304) + 2304, id="minicpm"),
+    # biases of q, k, v; one block more for multi-token prediction, with three norms and a linear of 2 h x h: the checkpoint's 7 833 409 536
+    pytest.param(MIMO, 2 * 151680 * 4096 + 37 * (2 * 4096**2 + 2 * 4096 * 1024 + 4096 + 2 * 1024 + 3 * 4096 * 11008 + 2 * 4096) + 3 * 4096 + 2 * 4096**2
+                 + 4096, id="mimo"),
     # every linear has a bias, the head too; one LayerNorm a block
     pytest.param(PHI_MSFT, 2 * 51200 * 2048 + 51200 + 24 * (4 * 2048 * 2049 + 8192 * 2049 + 2048 * 8193 + 2 * 2048) + 2 * 2048, id="phi-msft"),
 ]
@@ -45,6 +51,16 @@ CASES = [
 @pytest.mark.parametrize("config, count", CASES)
 def test_parameters(config: dict[str, Any], count: int) -> None:
     assert ftmem.predict(config).parameters == count
+
+
+def test_idle_blocks_have_weights_alone() -> None:
+    """Multi-token prediction of MiMo is not run: full fine-tuning has no gradients or states for it, LoRA no more than A and B."""
+    plain, idle = (ftmem.predict(MIMO | {"num_nextn_predict_layers": n}, seq_len=128) for n in (None, 1))
+    count = idle.parameters - plain.parameters
+    assert idle.memory.resident - plain.memory.resident == 2 * count
+    assert idle.memory.phases["optimizer2"].allocated - plain.memory.phases["optimizer2"].allocated == 2 * count
+    with pytest.raises(ftmem.Unsupported, match="layers_first"):
+        ftmem.predict(MIMO, **{"method": "lora", "adapter.layers_first": 2})
 
 
 @pytest.mark.parametrize("config", [QWEN, CHATGLM, BAICHUAN])

@@ -50,14 +50,6 @@ METHOD_ALIASES = {
     "rslora": "lora", "lora_plus": "lora", "loraplus": "lora", "lora+": "lora", "pissa": "lora", "olora": "lora", "lorafa": "lora_fa",
     "prompt_tuning": "prompt", "prefix_tuning": "prefix",
 }
-OPTIMIZERS = {
-    "adamw_torch": "adamw", "adamw_torch_fused": "adamw_fused", "adamw_bnb_8bit": "adamw_8bit", "paged_adamw": "paged_adamw_32bit",
-}
-NOT_MODELLED_OPTIMIZERS = (
-    "lion", "paged_lion", "galore", "apollo", "lomo", "adalomo", "grokadamw", "schedule_free", "rmsprop", "ademamix",
-    "paged_ademamix", "adagrad", "adamw_torch_xla", "adamw_torch_npu", "adamw_apex", "adamw_anyprecision", "adamw_torch_4bit",
-    "adamw_torch_8bit", "stable_adamw", "muon", "adamw_hf",
-)
 ATTENTIONS = {"flash_attention_2": "flash2", "flash_attn_2": "flash2"}
 NOT_MODELLED_ATTENTIONS = ("flash_attention_3", "flash_attention_4", "flex_attention", "paged", "kernels-community")
 # Known to users, not to this version: refused by name. The second part says what is meant by a value that changes nothing.
@@ -135,13 +127,6 @@ def expand_liger(name: str, value: Any) -> Values:
     return {"job.loss": "fused", "job.kernels": ("norm", "rope", "mlp")} if switch(name, value) else {}
 
 
-def expand_optimizer(name: str, value: Any) -> Values:
-    word = str(getattr(value, "value", value)).lower()
-    if word.startswith(NOT_MODELLED_OPTIMIZERS):
-        raise Unsupported(f"{name} {word} is not modelled; there are {', '.join(names('optimizer')[1:])}.", name, word)
-    return {"job.optimizer": OPTIMIZERS.get(word, word)}
-
-
 def expand_attention(name: str, value: Any) -> Values:
     word = str(value).lower()
     if word.startswith(NOT_MODELLED_ATTENTIONS):
@@ -152,10 +137,10 @@ def expand_attention(name: str, value: Any) -> Values:
 EXPANDERS: dict[str, Callable[[str, Any], Values]] = {
     "method": expand_method, "precision": expand_precision, "gradient_checkpointing": expand_recompute,
     "activation_checkpointing": expand_recompute, "recompute": expand_recompute,
-    "bf16": expand_mixed, "fp16": expand_mixed, "use_liger_kernel": expand_liger, "optim": expand_optimizer,
-    "optimizer": expand_optimizer, "attn_implementation": expand_attention, "attention": expand_attention,
+    "bf16": expand_mixed, "fp16": expand_mixed, "use_liger_kernel": expand_liger,
+    "attn_implementation": expand_attention, "attention": expand_attention,
 }
-for _path in ("job.recompute", "job.optimizer", "job.attention"):
+for _path in ("job.recompute", "job.attention"):
     EXPANDERS[_path] = EXPANDERS[_path.split(".")[1]]
 FRIENDLY = tuple(dict.fromkeys(("gpu", *EXPANDERS, *ALIASES)))
 

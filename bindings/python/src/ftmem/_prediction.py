@@ -122,7 +122,7 @@ class Prediction:
         """Parameter counts, part by part."""
         out = new("ftmem_parameters")
         call(lib.ftmem_count_parameters, self.job._job, out)
-        return Parameters(out.total, out.trainable, out.embedding, out.head, out.block, out.adapters)
+        return Parameters(out.total, out.trainable, out.embedding, out.head, out.block, out.adapters, out.active)
 
     @property
     def fixes(self) -> tuple[Fix, ...]:

@@ -166,13 +166,14 @@ class Gpu(_Record):
 class Parameters(_Record):
     """Parameter counts, shared matrices once."""
 
-    __slots__ = ("total", "trainable", "embedding", "head", "block", "adapters")
+    __slots__ = ("total", "trainable", "embedding", "head", "block", "adapters", "active")
     total: int
     trainable: int
     embedding: int
     head: int
     block: int
     adapters: int
+    active: int  # of the base model, those that one token passes
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,213 @@
+/*
+ * Images on their way into a text model: a vision tower's embedding, what stands between its last block and the text
+ * model, and how features take the places of tokens.
+ */
+#include "lower.h"
+
+static void image_replace(ftmem__tape *tape, ftmem__var *place, ftmem__var value)
+{
+    ftmem__drop(tape, *place);
+    *place = value;
+}
+
+static ftmem__var image_parameter(ftmem__low *low, int64_t rows, int64_t cols)
+{
+    return ftmem__low_parameter(low, FTMEM_ROLE_TOWER, rows * cols, cols, low->trained);
+}
+
+/* class_embedding.expand(batch_size, 1, -1) before the patches; cat takes the widest dtype (autocast_mode.h, promote). */
+static ftmem__var image_with_class(ftmem__low *low, ftmem__var patches)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t h = low->shape->h;
+    ftmem__var token, part[2], x;
+    if (!low->shape->family->class_token) return ftmem__keep(tape, patches);
+    token = ftmem__low_parameter(low, FTMEM_ROLE_TOWER, h, h, low->trained);
+    part[0] = ftmem__apply(tape, FTMEM__OP_EXPAND_VIEW, &token, 1, low->b * h, h, token.dtype);
+    part[1] = ftmem__cast(tape, patches, token.dtype);
+    x = ftmem__apply(tape, FTMEM__OP_CAT, part, 2, low->tokens * h, h, token.dtype);
+    ftmem__drop(tape, part[1]);
+    ftmem__drop(tape, part[0]);
+    return x;
+}
+
+/* modeling_clip.py CLIPVisionEmbeddings.forward with pre_layrnorm; modeling_siglip.py SiglipVisionEmbeddings.forward */
+ftmem__var ftmem__low_embed_image(ftmem__low *low)
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__tape *tape = low->tape;
+    ftmem__var patches = ftmem__low_patches(low, FTMEM_ROLE_TOWER, shape->s - shape->family->class_token, shape->family->patch_bias), x, rows, y;
+    ftmem__low_input_leaf(low, &patches);
+    x = image_with_class(low, patches);
+    rows = ftmem__low_lookup(low, image_parameter(low, shape->s, shape->h), shape->s);
+    y = ftmem__binary(tape, FTMEM__OP_ADD, x, rows);
+    ftmem__drop(tape, rows);
+    ftmem__drop(tape, x);
+    ftmem__drop(tape, patches);
+    if (shape->family->embed_norm) image_replace(tape, &y, ftmem__low_norm(low, y, shape->h));
+    return y;
+}
+
+/* ---------------------------------------------------------------------------------------------------- projectors */
+
+/* pooled_output = post_layernorm(last_hidden_state[:, 0, :]), which nobody reads: alive until features take its place. */
+static ftmem__var image_unread_pool(ftmem__low *low)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var first = ftmem__constant(low->b * low->shape->h, low->shape->h, low->shape->dtype), y;
+    tape->no_grad = true;
+    y = ftmem__low_norm(low, first, low->shape->h);
+    tape->no_grad = false;
+    return y;
+}
+
+static ftmem__var image_linear(ftmem__low *low, ftmem__var x, int64_t out)
+{
+    return ftmem__low_linear(low, FTMEM_ROLE_TOWER, x, out, true);
+}
+
+/* selected_image_feature[:, 1:]: of several images it is no dense tensor, and a matmul copies it unless autocast does. */
+static ftmem__var image_without_class(ftmem__low *low, ftmem__var x)
+{
+    const ftmem__shape *shape = low->shape;
+    ftmem__var slice, copy;
+    if (shape->next->model->tower_class_token == FTMEM_ON) return ftmem__keep(low->tape, x);
+    slice = ftmem__apply(low->tape, FTMEM__OP_SLICE, &x, 1, x.n - low->b * x.cols, x.cols, x.dtype);
+    if (low->b == 1 || (shape->autocast && shape->autocast != x.dtype)) return slice;
+    copy = ftmem__unary(low->tape, FTMEM__OP_CLONE, slice);
+    ftmem__drop(low->tape, slice);
+    return copy;
+}
+
+/* modeling_llava.py LlavaMultiModalProjector.forward; takes over x. */
+static ftmem__var image_two_linears(ftmem__low *low, ftmem__var x)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t width = low->shape->next->h;
+    ftmem__var y = image_linear(low, x, width);
+    ftmem__drop(tape, x);
+    image_replace(tape, &y, ftmem__unary(tape, FTMEM__OP_GELU, y));
+    image_replace(tape, &y, image_linear(low, y, width));
+    return y;
+}
+
+/* list(image_features), which the outputs hold, then torch.cat(...).to(inputs_embeds.dtype); takes over x. */
+static ftmem__var image_join(ftmem__low *low, ftmem__var x)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var each = ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, x), joined = ftmem__unary(tape, FTMEM__OP_CAT, each), y;
+    ftmem__drop(tape, each);
+    ftmem__cache_hold(tape, x, ftmem__holds_outputs(low->shape->job));
+    ftmem__drop(tape, x);
+    y = ftmem__cast(tape, joined, low->shape->next->ends);
+    ftmem__drop(tape, joined);
+    return y;
+}
+
+/* modeling_llava.py LlavaModel.get_image_features: from the block whose output is selected, which the outputs hold. */
+static ftmem__var image_bridge_llava(ftmem__low *low, ftmem__var x)
+{
+    ftmem__var pooled, y;
+    ftmem__cache_hold(low->tape, x, ftmem__holds_outputs(low->shape->job));
+    pooled = image_unread_pool(low);
+    low->tape->part = FTMEM__PART_TOWER;
+    y = image_two_linears(low, image_without_class(low, x));
+    ftmem__drop(low->tape, pooled);
+    return image_join(low, y);
+}
+
+/* torch.matmul of a tensor whose features are not its last stride: a copy of several images', after autocast's cast. */
+static ftmem__var image_project(ftmem__low *low, ftmem__var x)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var w = image_parameter(low, low->shape->h, low->shape->next->h), y;
+    x = ftmem__cast(tape, x, low->shape->autocast ? low->shape->autocast : x.dtype);
+    if (low->b > 1) image_replace(tape, &x, ftmem__unary(tape, FTMEM__OP_CLONE, x));
+    y = ftmem__low_plain_linear(low, x, w, NULL, low->shape->next->h);
+    ftmem__drop(tape, x);
+    return y;
+}
+
+/* modeling_gemma3.py Gemma3MultiModalProjector.forward: a mean over squares of patches; x stays the caller's. */
+static ftmem__var image_pooled_projector(ftmem__low *low, ftmem__var x)
+{
+    ftmem__tape *tape = low->tape;
+    const ftmem__shape *shape = low->shape;
+    int64_t n = low->b * shape->next->model->tower_tokens * shape->h;
+    ftmem__var dense = ftmem__unary(tape, FTMEM__OP_CLONE, x), pooled, normed, y, cast;
+    pooled = ftmem__apply(tape, FTMEM__OP_AVG_POOL, &dense, 1, n, shape->h, dense.dtype);
+    normed = ftmem__low_rms_plus_one(low, pooled, shape->h);
+    y = image_project(low, normed);
+    cast = ftmem__cast(tape, y, x.dtype);
+    ftmem__drop(tape, y);
+    ftmem__drop(tape, normed);
+    ftmem__drop(tape, pooled);
+    ftmem__drop(tape, dense);
+    return cast;
+}
+
+/* modeling_gemma3.py Gemma3Model.get_image_features, modeling_siglip.py post_layernorm: the outputs hold both tensors. */
+static ftmem__var image_bridge_gemma3(ftmem__low *low, ftmem__var x)
+{
+    ftmem__tape *tape = low->tape;
+    bool held = ftmem__holds_outputs(low->shape->job);
+    ftmem__var last = ftmem__low_norm(low, x, low->shape->h), y, cast;
+    tape->part = FTMEM__PART_TOWER;
+    ftmem__cache_hold(tape, last, held);
+    y = image_pooled_projector(low, last);
+    ftmem__drop(tape, last);
+    ftmem__cache_hold(tape, y, held);
+    cast = ftmem__cast(tape, y, low->shape->next->ends);
+    ftmem__drop(tape, y);
+    return cast;
+}
+
+ftmem__var ftmem__low_bridge(ftmem__low *low, ftmem__var x)
+{
+    low->tape->part = FTMEM__PART_TOWER;
+    low->adapted = low->shape->adapted;
+    if (low->shape->family->bridge == FTMEM__BRIDGE_GEMMA3) return image_bridge_gemma3(low, x);
+    return image_bridge_llava(low, x);
+}
+
+/* ------------------------------------------------------------------------------------------------------- scatter */
+
+/* Bytes inside kernels. ATen/native/cuda/IndexKernel.cpp masked_scatter__cuda: a prefix sum over the expanded mask and its dense
+   copy; masked_select: three indices of every selected element, after that copy. */
+static int64_t image_scatter_work(ftmem__var words)
+{
+    return ftmem__round512(9 * words.n);
+}
+
+static int64_t image_select_work(ftmem__var words, ftmem__var features)
+{
+    int64_t more = words.n - ftmem__bytes(features.dtype, features.n);
+    return 24 * features.n + (more > 0 ? more : 0);
+}
+
+/* inputs_embeds.masked_scatter(special_image_mask, image_features); takes over the words, which a graph may keep. */
+ftmem__var ftmem__low_scatter(ftmem__low *low, ftmem__prologue *p, ftmem__var words)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var in[2], mask = ftmem__constant(low->tokens, low->shape->s, FTMEM_BOOL), y;
+    ftmem__node *node;
+    int16_t work;
+    in[0] = words;
+    in[1] = low->side[FTMEM__SIDE_SOURCE];
+    mask.store = ftmem__alloc(tape, FTMEM__OP_MASK, mask.n, mask.cols, FTMEM_BOOL, tape->birth);
+    y = ftmem__apply(tape, FTMEM__OP_MASKED_SCATTER, in, 2, words.n, words.cols, words.dtype);
+    work = ftmem__alloc_bytes(tape, FTMEM__OP_MASKED_SCATTER, image_scatter_work(words), FTMEM_CLASS_WORKSPACE);
+    ftmem__release(tape, work);
+    ftmem__save_var(tape, y, mask);
+    node = ftmem__recorded(tape, y);
+    if (node && in[1].grad) node->work = image_select_work(words, in[1]);
+    ftmem__drop(tape, words);
+    p->held[p->held_count++] = mask; /* names of the caller's */
+    p->held[p->held_count++] = ftmem__keep(tape, y);
+    if (low->shape->image_masks) { /* block_sequence_ids */
+        mask = ftmem__constant(low->tokens, 0, FTMEM_INT64);
+        mask.store = ftmem__alloc(tape, FTMEM__OP_TABLE, mask.n, 0, FTMEM_INT64, tape->birth);
+        p->held[p->held_count++] = mask;
+    }
+    return y;
+}
