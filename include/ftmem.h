@@ -108,10 +108,13 @@ enum {
     /* latent attention with dense MLPs; sinks; code outside transformers */
     FTMEM_MINICPM3 = 56, FTMEM_MIMO_V2_FLASH = 57, FTMEM_DEEPSEEK = 58,
     FTMEM_QWEN2_MOE = 59, FTMEM_GPT_OSS = 60,
-    FTMEM_MINISTRAL3 = 61, FTMEM_MIMO = 62, FTMEM_NEMOTRON_H = 63,
+    FTMEM_MINISTRAL3 = 61, FTMEM_MIMO = 62, FTMEM_NEMOTRON_H = 63, FTMEM_GRANITEMOEHYBRID = 64, FTMEM_BAMBA = 65, FTMEM_MAMBA2 = 66,
     /* gated delta-net linear attention beside full attention */
-    FTMEM_QWEN3_NEXT = 64, FTMEM_QWEN3_5 = 65, FTMEM_QWEN3_5_MOE = 66,
-    FTMEM_FAMILY_END = 67
+    FTMEM_QWEN3_NEXT = 67, FTMEM_QWEN3_5 = 68, FTMEM_QWEN3_5_MOE = 69,
+    FTMEM_KIMI_K25_VISION = 70, FTMEM_DOTS1 = 71, FTMEM_FLEX_OLMO = 72, FTMEM_GRANITEMOE = 73, FTMEM_GLM4_MOE_LITE = 74, FTMEM_ERNIE4_5_MOE = 75,
+    FTMEM_GEMMA4 = 76, FTMEM_GEMMA4_VISION = 77, FTMEM_GEMMA4_AUDIO = 78, /* the latter two: its towers */
+    FTMEM_LLAMA4 = 79,
+    FTMEM_FAMILY_END = 80
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
@@ -121,7 +124,7 @@ enum { FTMEM_ACT_AUTO = 0, FTMEM_SILU = 1, FTMEM_GELU = 2, FTMEM_GELU_TANH = 3, 
 /* Vision towers with what leads from them to the text model, named by the vision-language model's model_type. */
 enum {
     FTMEM_TOWER_NONE = 0, FTMEM_TOWER_LLAVA = 1, FTMEM_TOWER_GEMMA3 = 2, FTMEM_TOWER_MISTRAL3 = 3, FTMEM_TOWER_QWEN2_5_VL = 4,
-    FTMEM_TOWER_QWEN3_VL = 5, FTMEM_TOWER_END = 6
+    FTMEM_TOWER_QWEN3_VL = 5, FTMEM_TOWER_KIMI_K25 = 6, FTMEM_TOWER_GEMMA4 = 7, FTMEM_TOWER_END = 8
 };
 
 /* What is trained: an adapter by PEFT's method. The base may be stored in any format (ftmem_adapter.quant). */
@@ -211,7 +214,8 @@ enum {
     FTMEM_OPTIMI_ADAMW = 48,  /* torch-optimi, the loop; Kahan summation over 16-bit weights */
     FTMEM_MUON = 49,  /* torch.optim.Muon for matrices of blocks, foreach AdamW for the rest */
     FTMEM_SOPHIA = 50,
-    FTMEM_OPTIMIZER_END = 51
+    FTMEM_GALORE_ADAFACTOR = 51,
+    FTMEM_OPTIMIZER_END = 52
 };
 
 enum {
@@ -241,7 +245,36 @@ enum {
     FTMEM_LOSS_CHUNKED = 4, /* head and loss on loss_chunk_tokens at a time, recomputed in backward */
     FTMEM_LOSS_FUSED = 5,   /* Liger-like fused linear cross-entropy: logits never exist as a whole */
     FTMEM_LOSS_SPLIT = 6,   /* head, then loss, on loss_chunk_tokens at a time without recomputation: every chunk's log-softmax is kept (torchtune, litgpt) */
-    FTMEM_LOSS_END = 7
+    FTMEM_LOSS_TILES = 7,   /* TRL's fused head (1.15 and later): log-probabilities from tiles of 4096 tokens x 32768 words, made again in backward */
+    FTMEM_LOSS_MEAN = 8,    /* logits.mean() of outputs that are held: loops that measure memory */
+    FTMEM_LOSS_SMOOTHED = 9,/* transformers' LabelSmoother (Trainer's label_smoothing_factor) */
+    FTMEM_LOSS_END = 10
+};
+
+/* What is trained for: which forwards a step runs, on which model, and what its loss is. The memory is that of TRL's trainers,
+   whatever their loss_type is, unless said. AUTO: SFT. */
+enum {
+    FTMEM_OBJECTIVE_AUTO = 0,
+    FTMEM_OBJECTIVE_SFT = 1,    /* cross-entropy, or the loss of job.task */
+    FTMEM_OBJECTIVE_DPO = 2,    /* DPOTrainer: chosen and rejected rows in one forward, and the reference's forward beside it; also IPO, hinge, ... */
+    FTMEM_OBJECTIVE_KTO = 3,    /* KTOTrainer: a forward without gradients on mismatched rows first; the reference runs on both */
+    FTMEM_OBJECTIVE_REWARD = 4, /* RewardTrainer: chosen and rejected rows, one score a row */
+    FTMEM_OBJECTIVE_GRPO = 5,   /* GRPOTrainer's training step: rows of prompt and completion; reference (none unless asked for) before it */
+    FTMEM_OBJECTIVE_RLOO = 6,   /* RLOOTrainer's: with a reference */
+    FTMEM_OBJECTIVE_ORPO = 7,   /* ORPOTrainer: pairs, whole logits, cross-entropy of the chosen rows beside the pair's loss; no reference */
+    FTMEM_OBJECTIVE_CPO = 8,    /* CPOTrainer, likewise */
+    FTMEM_OBJECTIVE_SIMPO = 9,  /* CPOTrainer with loss_type simpo and cpo_alpha 0: no cross-entropy */
+    FTMEM_OBJECTIVE_END = 10
+};
+
+/* Where log-probabilities of a reference come from. AUTO: the trained model with its adapters switched off, without adapters a copy;
+   of GRPO none. */
+enum {
+    FTMEM_REFERENCE_AUTO = 0, FTMEM_REFERENCE_NONE = 1,
+    FTMEM_REFERENCE_COPY = 2,        /* a second model, as loaded, whose parameters ask for gradients and never get any */
+    FTMEM_REFERENCE_ADAPTER_OFF = 3, /* PEFT's disable_adapter */
+    FTMEM_REFERENCE_PRECOMPUTED = 4, /* before training: columns of the batch */
+    FTMEM_REFERENCE_END = 5
 };
 
 enum { FTMEM_MASK_AUTO = 0, FTMEM_MASK_NONE = 1, FTMEM_MASK_PADDED = 2, FTMEM_MASK_END = 3 }; /* AUTO: NONE */
@@ -251,6 +284,14 @@ enum { FTMEM_MASK_AUTO = 0, FTMEM_MASK_NONE = 1, FTMEM_MASK_PADDED = 2, FTMEM_MA
 enum {
     FTMEM_TASK_AUTO = 0, FTMEM_TASK_CAUSAL_LM = 1, FTMEM_TASK_CLASSIFY = 2, FTMEM_TASK_MASKED_LM = 3, FTMEM_TASK_TOKEN_CLASSIFY = 4,
     FTMEM_TASK_IMAGE_CLASSIFY = 5, FTMEM_TASK_END = 6
+};
+
+/* What torch.compile compiles, for ftmem_job.compile; a set is an OR. What a compiled graph keeps is decided by its partitioner
+   (torch/_functorch/partitioners.py min_cut_rematerialization_partition): inputs of matrix products and what products and
+   reductions made; what lies between is computed again, fused. */
+enum {
+    FTMEM_COMPILE_BLOCKS = 1, /* each block a graph (torchtune's compile_model, transformers' layers) */
+    FTMEM_COMPILE_LOSS = 2    /* the cross-entropy a graph; logits are not widened */
 };
 
 /* Kernels that replace what transformers writes out, for ftmem_job.kernels; a set is an OR. Each is a rule row (lib/ops.inc). */
@@ -295,13 +336,14 @@ enum {
     /* of the indexer that chooses which tokens sparse attention sees; it works without gradients */
     FTMEM_ROLE_INDEX_Q = 21, FTMEM_ROLE_INDEX_K = 22, FTMEM_ROLE_INDEX_WEIGHTS = 23,
     FTMEM_ROLE_POOL = 24,  /* a linear between the blocks and the head: BERT's pooler, the transform before a masked LM's decoder */
-    FTMEM_ROLE_WIDEN = 25, /* from the width of the token embedding to that of the blocks (ALBERT) */
+    FTMEM_ROLE_WIDEN = 25, /* from the width of the token embedding to that of the blocks (ALBERT), or of the inputs of all layers (Gemma 4) */
     FTMEM_ROLE_TOWER = 26, /* linears of a vision tower, its projector and multi-token prediction that have no name of the text model's */
     /* of blocks that are neither attention nor MLP: MIXER_OUT is one that PEFT refuses for LoRA in state-space mixers. Queries, keys and
        values of linear attention are FTMEM_ROLE_QKV */
-    FTMEM_ROLE_MIXER_IN = 27,  /* of a state-space mixer; of linear attention the gate of its output */
+    FTMEM_ROLE_MIXER_IN = 27,  /* of a state-space mixer; of linear attention the gate of its output; the gate of a layer's own input (Gemma 4) */
     FTMEM_ROLE_MIXER_OUT = 28, /* its output projection */
-    FTMEM_ROLE_LINEAR_B = 29,  /* how much each token writes, where one linear makes both also how much the state decays */
+    FTMEM_ROLE_LAYER_OUT = 29, /* what leads from a layer's own input back to the stream (Gemma 4) */
+    FTMEM_ROLE_LINEAR_B = 29,  /* in linear attention: how much each token writes, where one linear makes both also how much the state decays */
     FTMEM_ROLE_LINEAR_A = 30,  /* how much the state decays */
     FTMEM_ROLE_END = 31
 };
@@ -331,7 +373,9 @@ enum {
 enum {
     FTMEM_PHASE_LOAD = 0, FTMEM_PHASE_FORWARD = 1, FTMEM_PHASE_LOSS = 2, FTMEM_PHASE_BACKWARD = 3, FTMEM_PHASE_OPTIMIZER = 4,
     FTMEM_PHASE_FORWARD2 = 5, FTMEM_PHASE_LOSS2 = 6, FTMEM_PHASE_BACKWARD2 = 7, FTMEM_PHASE_OPTIMIZER2 = 8, /* later steps: the states exist */
-    FTMEM_PHASE_EVAL = 9, FTMEM_PHASE_SAVE = 10, FTMEM_PHASE_END = 11
+    FTMEM_PHASE_EVAL = 9, FTMEM_PHASE_SAVE = 10,
+    FTMEM_PHASE_REFERENCE = 11, /* forwards without gradients of a step, of whatever model */
+    FTMEM_PHASE_END = 12
 };
 #define FTMEM_PHASE_CAPACITY 16
 
@@ -341,8 +385,8 @@ enum { FTMEM_VERDICT_UNKNOWN = 0, FTMEM_FITS = 1, FTMEM_MAY_FIT = 2, FTMEM_DOES_
 enum { FTMEM_FROM_EXACT = 1, FTMEM_FROM_RULE = 2, FTMEM_FROM_CALIBRATION = 3, FTMEM_FROM_ASSUMPTION = 4 };
 
 /* Each enum above has a name table: "dtype", "family", "tower", "activation", "adapter", "quant", "optimizer", "attention", "kernel",
-   "recompute", "loss", "mask", "task", "stack", "role", "class", "phase", "verdict", "switch"; "part", "fused" and "vendor" name
-   the bits of ftmem_job.freeze and ftmem_job.kernels and the values of ftmem_gpu.vendor. */
+   "recompute", "loss", "objective", "reference", "mask", "task", "stack", "role", "class", "phase", "verdict", "switch"; "part", "fused", "compiled" and "vendor" name
+   the bits of ftmem_job.freeze, ftmem_job.kernels and ftmem_job.compile and the values of ftmem_gpu.vendor. */
 FTMEM_API const char *ftmem_enum_name(const char *enum_name, int32_t value); /* NULL if there is none */
 FTMEM_API ftmem_status ftmem_enum_parse(const char *enum_name, const char *text, int32_t *value, ftmem_error *error);
 
@@ -431,6 +475,24 @@ typedef struct ftmem_model {
     int64_t temporal_patch;   /* frames of a patch; 0: 1 */
     int32_t tower;            /* FTMEM_TOWER_...: a vision-language model, of which this is the text model; 0: none */
     int32_t mean_pooling;     /* switch: a classifier reads the mean of all tokens instead of the first one; AUTO: off */
+    int64_t full_head_dim;    /* of blocks of full attention where window blocks have head_dim (Gemma 4); 0: head_dim */
+    int64_t full_kv_heads;    /* likewise; 0: kv_heads */
+    int64_t shared_kv_layers; /* so many last blocks take keys and values of the last block before them of their kind; 0: none */
+    int64_t shared_kv_ffn;    /* width of their MLP; 0: ffn */
+    int64_t layer_input;      /* width of the embedding that each block is given beside the stream; 0: none */
+    int64_t layer_input_vocab;/* rows of its table; 0: vocab */
+    int64_t tower_head_dim;   /* width of a head of the vision tower, where they are normalised one by one (Gemma 4) */
+    int64_t audio_layers;     /* blocks of an audio tower (Gemma 4); 0: none */
+    int64_t audio_hidden;     /* width of its stream; required with it */
+    int64_t audio_heads;      /* required with it */
+    int64_t audio_kernel;     /* of its convolution over time; required with it */
+    int64_t audio_channels;   /* of its first convolution; required with it */
+    int64_t audio_channels_last; /* of its second one; required with it */
+    int64_t audio_out;        /* width of its result; required with it */
+    int32_t full_values_from_keys; /* switch: blocks of full attention have no projection of values (Gemma 4's k=v); AUTO: off */
+    int32_t tower_clipped;    /* switch: linears of the vision tower have bounds as buffers; AUTO: off */
+    int32_t tower_standardized; /* switch: its result is shifted and scaled by buffers; AUTO: off */
+    int32_t audio_clipped;    /* switch: linears of the audio tower have bounds as buffers; AUTO: off */
     int64_t ssm_heads;        /* of a state-space mixer (Mamba 2); 0: the model has none */
     int64_t ssm_head_dim;     /* width of one of its heads */
     int64_t ssm_state;        /* width of its state, for each dimension of a head */
@@ -452,6 +514,8 @@ typedef struct ftmem_model {
     int64_t tower_full_every; /* every so many blocks one attends to the whole image; 0: all do */
     int32_t tower_activation; /* of the tower's MLP; AUTO: the tower's usual one */
     int32_t tower_class_token; /* switch: the class token's feature is among those handed on (LLaVA's select strategy "full"); AUTO: off */
+    int64_t tower_tap_first;  /* blocks before the first of tower_taps; 0: tower_tap_every */
+    int64_t tower_tap_every;  /* from one to the next; 0: as many as leaves the last one in the tower */
 } ftmem_model;
 
 /* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do
@@ -569,7 +633,7 @@ typedef struct ftmem_job {
     int32_t outputs_fp32;         /* switch: accelerate converts the outputs of an autocast forward to fp32; AUTO: off */
     int32_t use_cache;            /* switch: the model returns keys and values, and its outputs hold them (transformers 4, use_cache left on); AUTO: off */
     int32_t varied_lengths;       /* switch: rows of a run differ in length, so that cached blocks fit badly (reserved and process); AUTO: off */
-    int32_t reserved2;
+    int32_t compile;              /* OR of FTMEM_COMPILE_...: what torch.compile compiles; 0: nothing. Blocks: of RMSNorm, whole rotation and a gated MLP only */
     int32_t stack_version;        /* of the stack, major x 100 + minor; 0: the newest that the table knows */
     int32_t bitsandbytes_version; /* major x 100 + minor, 43 = 0.43; 0: 50. Before 0.43 a 4-bit linear keeps its input */
     int32_t offload_checkpoints;  /* switch: what checkpoints keep goes to CPU memory (Unsloth, torchtune); AUTO: off */
@@ -581,6 +645,9 @@ typedef struct ftmem_job {
     int64_t images;               /* images of a row, which go through the vision tower; their tokens are counted in sequence. 0: rows of text alone */
     int64_t image_height;         /* pixels of an image as the processor hands it on; 0: model.image_size */
     int64_t image_width;          /* likewise */
+    int32_t objective;            /* FTMEM_OBJECTIVE_...; 0: SFT. A row of micro_batch is then a sample: a pair of DPO is two rows of the model */
+    int32_t reference;            /* FTMEM_REFERENCE_..., of objectives that have one */
+    int64_t completion_sequence;  /* tokens of a row that an objective scores; 0: all but the first */
 } ftmem_job;
 
 /* ------------------------------------------------------------------------------------------------- the fields */
@@ -635,6 +702,7 @@ enum {
     FTMEM_NOTE_CKPT_FROZEN = 7, /* checkpointing makes frozen blocks keep inputs and pass gradients */
     FTMEM_NOTE_REMOTE_CODE = 9, /* the model's code is not in transformers: parameters are exact, activations those of the same form there */
     FTMEM_NOTE_DEQUANTIZED = 10, /* the weights are stored in a format that is not trained: predicted as converted to job.dtype on loading */
+    FTMEM_NOTE_PLAIN_SSM = 11,  /* state-space mixers in plain torch code, not in the kernels of mamba-ssm */
     FTMEM_NOTE_TIER = 8         /* reserved and process are calibrated, with few rows behind them */
 };
 typedef struct ftmem_note {

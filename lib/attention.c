@@ -146,6 +146,44 @@ static void attention_rotate_pairs(ftmem__low *low, ftmem__var qk[2], ftmem__var
     }
 }
 
+/* modeling_ernie4_5_moe.py apply_rotary_pos_emb: neighbours are turned in the stream's dtype, tables and both terms are fp32, and
+   the tables are repeated in each call. */
+static void attention_rotate_turned(ftmem__low *low, ftmem__var qk[2])
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var table[2], y[2], straight, turned;
+    int32_t i, dtype = qk[0].dtype;
+    for (i = 0; i < 2; i++) {
+        table[i] = ftmem__constant(low->shape->s * qk[0].cols, qk[0].cols, FTMEM_FP32);
+        table[i].store = ftmem__alloc(tape, FTMEM__OP_TABLE, table[i].n, table[i].cols, FTMEM_FP32, tape->birth);
+    }
+    for (i = 0; i < 2; i++) {
+        straight = ftmem__cast(tape, qk[i], FTMEM_FP32);
+        attention_swap(tape, &straight, ftmem__binary(tape, FTMEM__OP_MUL, straight, table[0]));
+        turned = attention_rotate_half(tape, qk[i]);
+        attention_swap(tape, &turned, ftmem__cast(tape, turned, FTMEM_FP32));
+        attention_swap(tape, &turned, ftmem__binary(tape, FTMEM__OP_MUL, turned, table[1]));
+        y[i] = ftmem__binary(tape, FTMEM__OP_ADD, straight, turned);
+        ftmem__drop(tape, turned);
+        ftmem__drop(tape, straight);
+    }
+    for (i = 0; i < 2; i++) straight = ftmem__cast(tape, y[i], dtype), ftmem__drop(tape, qk[i]), qk[i] = straight;
+    for (i = 0; i < 2; i++) ftmem__drop(tape, y[i]), ftmem__drop(tape, table[i]);
+}
+
+/* modeling_llama4.py apply_rotary_emb: pairs are complex numbers in fp32. */
+static void attention_rotate_complex(ftmem__low *low, ftmem__var qk[2])
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var wide[2], turned[2], table = ftmem__constant(low->shape->s * qk[0].cols, qk[0].cols, FTMEM_FP32), y[2];
+    int32_t i;
+    for (i = 0; i < 2; i++) wide[i] = ftmem__cast(tape, qk[i], FTMEM_FP32);
+    for (i = 0; i < 2; i++) turned[i] = ftmem__binary(tape, FTMEM__OP_MUL, wide[i], table);
+    for (i = 0; i < 2; i++) y[i] = ftmem__cast(tape, turned[i], qk[i].dtype);
+    for (i = 0; i < 2; i++) ftmem__drop(tape, turned[i]), ftmem__drop(tape, wide[i]);
+    for (i = 0; i < 2; i++) attention_swap(tape, &qk[i], y[i]);
+}
+
 /* modeling_gpt_oss.py apply_rotary_pos_emb */
 static void attention_rotate_halves(ftmem__low *low, ftmem__var qk[2])
 {
@@ -180,8 +218,10 @@ void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, in
         if (fused && !whole && !pairs && !qk[i].joined && !qk[i].parted)
             attention_swap(low->tape, &qk[i], ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, qk[i]));
     }
-    if (whole && shape->job->kernels & FTMEM_FUSED_ROPE) attention_rotate_fused(low->tape, qk);
+    if (whole && low->kernels & FTMEM_FUSED_ROPE) attention_rotate_fused(low->tape, qk);
+    else if (whole && shape->family->tables == FTMEM__TABLES_TURNED_FP32) attention_rotate_turned(low, qk);
     else if (whole) attention_rotate_whole(low, qk);
+    else if (shape->family->turn == FTMEM__TURN_COMPLEX) attention_rotate_complex(low, qk);
     else if (shape->family->turn == FTMEM__TURN_HALVES) attention_rotate_halves(low, qk);
     else if (pairs) attention_rotate_pairs(low, qk, locals, count);
     else attention_rotate_slices(low, qk, shape->family->turn >= FTMEM__TURN_APART, shape->family->turn == FTMEM__TURN_APART, locals, count);
@@ -199,6 +239,7 @@ typedef struct attention_call {
     int32_t autocast;    /* eager attention: each matmul casts its operands itself; 0 elsewhere */
     int64_t groups;      /* query heads a key/value head */
     int64_t keys;        /* tokens that are looked at */
+    int64_t pairs;       /* in chunks: a row's sum of their tokens' squares; 0: one chunk */
     ftmem__var named;    /* the additive mask of transformers' frame; store -1: none */
     ftmem__var *locals;  /* names of the attention's forward, alive until it returns */
     int32_t *count;
@@ -212,7 +253,7 @@ static bool attention_half(int32_t dtype)
 static int64_t attention_scores(const attention_call *call)
 {
     const ftmem__shape *shape = call->low->shape;
-    return call->low->b * shape->heads * shape->s * call->keys;
+    return call->low->b * shape->heads * (call->pairs ? call->pairs : shape->s * call->keys);
 }
 
 /* Of scores x keys, or of weights x values. */
@@ -247,7 +288,8 @@ static void attention_repeat(attention_call *call, bool view)
 {
     ftmem__tape *tape = call->low->tape;
     int64_t n = call->q.n;
-    ftmem__op op = ftmem__low_kv_heads(call->low) == 1 && view ? FTMEM__OP_EXPAND_VIEW : FTMEM__OP_EXPAND; /* one head repeats without a copy */
+    bool one = view || (call->low->b == 1 && call->low->shape->job->attention == FTMEM_EAGER);            /* bmm takes one row's as it is */
+    ftmem__op op = ftmem__low_kv_heads(call->low) == 1 && one ? FTMEM__OP_EXPAND_VIEW : FTMEM__OP_EXPAND; /* one head repeats without a copy */
     if (call->groups == 1) return;
     attention_swap(tape, &call->k, ftmem__apply(tape, op, &call->k, 1, n, call->q.cols, call->k.dtype));
     attention_swap(tape, &call->v, ftmem__apply(tape, op, &call->v, 1, attention_out_n(call), attention_out_cols(call), call->v.dtype));
@@ -633,6 +675,78 @@ static ftmem__var attention_eager_of(attention_call *call)
     }
 }
 
+enum { ATTENTION_CHUNKS = 64, ATTENTION_CHUNKS_FLASH }; /* beside FTMEM_KERNEL_... */
+
+/* Windows of a grid of merged patches: those that are whole, and those that its edges cut. */
+typedef struct attention_chunk {
+    int64_t count, tokens;
+} attention_chunk;
+
+static void attention_chunks(const ftmem__low *low, attention_chunk chunk[4])
+{
+    const ftmem__shape *shape = low->shape;
+    int64_t window = low->kind == FTMEM__LAYER_SLIDING ? shape->window : 0, side[2], rest[2], i;
+    memset(chunk, 0, 4 * sizeof chunk[0]);
+    chunk[0].count = low->b;
+    chunk[0].tokens = shape->s;
+    for (i = 0; i < 2 && window; i++) side[i] = shape->grid[i] / window, rest[i] = shape->grid[i] % window;
+    for (i = 0; i < 4 && window; i++) {
+        int64_t high = i & 1 ? rest[0] : window, wide = i & 2 ? rest[1] : window;
+        chunk[i].count = low->b * (i & 1 ? 1 : side[0]) * (i & 2 ? 1 : side[1]);
+        chunk[i].tokens = high * wide * shape->unit;
+        if (chunk[i].tokens == 0) chunk[i].count = 0;
+    }
+}
+
+/* Bytes that the kernel keeps of all chunks beside their outputs: log-sum-exps, and two scalars of random state each. */
+static int64_t attention_chunk_bytes(const attention_call *call, const attention_chunk chunk[4], bool flash)
+{
+    int64_t sum = 0, i;
+    for (i = 0; i < 4; i++)
+        sum += chunk[i].count * (1024 + ftmem__round512(4 * call->low->shape->heads * (flash ? chunk[i].tokens : attention_up(chunk[i].tokens, 32))));
+    return sum;
+}
+
+/* Inside the backward of the first one, which comes last. */
+static int64_t attention_chunk_work(const attention_call *call, const attention_chunk *first, bool flash)
+{
+    const ftmem__shape *shape = call->low->shape;
+    int64_t tokens = shape->heads * first->tokens, rows = shape->heads * attention_up(first->tokens, 128);
+    if (flash) return rows * attention_up(shape->d, shape->d <= 128 ? 32 : 64) * 4 + rows * 4;
+    return tokens * 4 + (attention_half(call->q.dtype) ? tokens * shape->d * 4 : 0);
+}
+
+/* modeling_qwen2_5_vl.py Qwen2_5_VLVisionAttention.forward: queries, keys and values split, a kernel for each image or window, the
+   outputs, a list of names, joined. Split gradients are joined again. */
+static ftmem__var attention_in_chunks(attention_call *call, bool flash)
+{
+    ftmem__tape *tape = call->low->tape;
+    ftmem__var in[3], out;
+    attention_chunk chunk[4];
+    ftmem__node *node;
+    int32_t i;
+    attention_chunks(call->low, chunk);
+    call->pairs = 0;
+    for (i = 0; i < 4; i++) call->pairs += chunk[i].count / call->low->b * chunk[i].tokens * chunk[i].tokens;
+    attention_swap(tape, &call->q, ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, call->q));
+    attention_swap(tape, &call->k, ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, call->k));
+    attention_swap(tape, &call->v, ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, call->v));
+    in[0] = call->q;
+    in[1] = call->k;
+    in[2] = call->v;
+    out = ftmem__apply(tape, flash ? FTMEM__OP_FLASH : FTMEM__OP_EFFICIENT, in, 3, attention_out_n(call), attention_out_cols(call), call->q.dtype);
+    ftmem__save_var(tape, out, out);
+    ftmem__save_new(tape, out, attention_chunk_bytes(call, chunk, flash) / 4, 0, FTMEM_FP32);
+    tape->flops += attention_flops_forward(call);
+    node = ftmem__recorded(tape, out);
+    if (node) {
+        node->work = attention_chunk_work(call, chunk[0].count ? chunk : chunk + 3, flash);
+        node->flops = attention_flops_backward(call);
+    }
+    call->locals[(*call->count)++] = out;
+    return ftmem__unary(tape, FTMEM__OP_CAT, out);
+}
+
 /* modeling_mpt.py and modeling_bloom.py have no other attention, modeling_mimo_v2_flash.py and modeling_gpt_oss.py none but flash-attention 3 and 4. */
 bool ftmem__low_own_eager(const ftmem__low *low)
 {
@@ -678,11 +792,12 @@ static int32_t attention_kernel(const attention_call *call, int32_t dtype)
 {
     const ftmem__shape *shape = call->low->shape;
     const ftmem_job *job = shape->job;
-    bool grouped = call->groups > 1 && !call->mask && job->repeat_kv != FTMEM_ON, mask = call->mask || shape->family->positions == FTMEM__RELATIVE;
+    bool one = shape->d <= 256 && shape->dv == shape->d; /* integrations/sdpa_attention.py use_gqa_in_sdpa, as flash does */
+    bool grouped = call->groups > 1 && !call->mask && job->repeat_kv != FTMEM_ON && one, mask = call->mask || shape->family->positions == FTMEM__RELATIVE;
     if (job->attention == FTMEM_EAGER || ftmem__low_own_eager(call->low)) return FTMEM_KERNEL_EAGER;
     if (job->attention == FTMEM_FLASH2) return FTMEM_KERNEL_FLASH;
     if (job->attention == FTMEM_SDPA_MATH) return FTMEM_KERNEL_MATH;
-    if (attention_half(dtype) && !mask && job->gpu.sm_arch >= 80 && shape->d <= 256 && shape->dv == shape->d) return FTMEM_KERNEL_FLASH;
+    if (attention_half(dtype) && !mask && job->gpu.sm_arch >= 80 && one) return FTMEM_KERNEL_FLASH;
     if (!grouped && (dtype != FTMEM_BF16 || job->gpu.sm_arch >= 80)) return FTMEM_KERNEL_EFFICIENT;
     return FTMEM_KERNEL_MATH;
 }
@@ -731,13 +846,16 @@ ftmem__var ftmem__low_attend(ftmem__low *low, const ftmem__var qkv[3], ftmem__va
     call.k = ftmem__keep(tape, qkv[1]);
     call.v = ftmem__keep(tape, qkv[2]);
     grouped = kernel == FTMEM_KERNEL_FLASH && low->shape->job->repeat_kv != FTMEM_ON;
-    if (kernel != FTMEM_KERNEL_FLASH && low->shape->family->qkv != FTMEM__QKV_SEPARATE) attention_views(&call);
+    if (kernel != FTMEM_KERNEL_FLASH && low->shape->family->qkv != FTMEM__QKV_SEPARATE && !low->shape->chunked) attention_views(&call);
     call.query_dtype = qkv[0].dtype;
     if (kernel == FTMEM_KERNEL_EFFICIENT && low->shape->family->qkv == FTMEM__QKV_INDEXED) grouped = true; /* modeling_falcon.py calls torch's sdpa as it is */
     if (!grouped && kernel != FTMEM_KERNEL_MATH) attention_repeat(&call, kernel == FTMEM_KERNEL_EFFICIENT);
     if (kernel == FTMEM_KERNEL_EAGER) call.autocast = low->shape->autocast;
     else attention_autocast(&call);
+    if (low->shape->chunked) kernel = kernel == FTMEM_KERNEL_FLASH ? ATTENTION_CHUNKS_FLASH : ATTENTION_CHUNKS;
     switch (kernel) {
+    case ATTENTION_CHUNKS_FLASH:
+    case ATTENTION_CHUNKS: out = attention_in_chunks(&call, kernel == ATTENTION_CHUNKS_FLASH); break;
     case FTMEM_KERNEL_FLASH: out = attention_flash(&call); break;
     case FTMEM_KERNEL_EFFICIENT: out = attention_efficient(&call); break;
     case FTMEM_KERNEL_EAGER: out = attention_eager_of(&call); break;

@@ -34,19 +34,23 @@ typedef struct config_vision {
     int32_t tower;
     bool tied, projector_bias; /* class defaults, and of vision_feature_layer */
     int64_t feature;
-    bool taps; /* deepstack_visual_indexes */
+    const char *audio_class; /* of an audio tower; the class then comes without either tower too. NULL: it has none */
+    bool taps;               /* deepstack_visual_indexes */
 } config_vision;
 
 static const config_vision config_visions[] = {
-    { "llava", "llama", "clip_vision_model", FTMEM_TOWER_LLAVA, false, true, -2, false },
-    { "gemma3", "gemma3_text", "siglip_vision_model", FTMEM_TOWER_GEMMA3, true, false, -1, false },
-    { "mistral3", "mistral", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1, false },
-    { "ministral3", "ministral3", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1, false }, /* a text_config and a vision_config: Mistral3ForConditionalGeneration */
-    { "qwen2_5_vl", "qwen2", "qwen2_5_vl_vision", FTMEM_TOWER_QWEN2_5_VL, false, false, -1, false },
-    { "qwen3_vl", "qwen3", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, true },
-    { "qwen3_5", "qwen3_5_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, false }, /* the same tower, with one output */
-    { "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, false },
-    { "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, true },
+    { "llava", "llama", "clip_vision_model", FTMEM_TOWER_LLAVA, false, true, -2, NULL, false },
+    { "gemma3", "gemma3_text", "siglip_vision_model", FTMEM_TOWER_GEMMA3, true, false, -1, NULL, false },
+    { "mistral3", "mistral", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1, NULL, false },
+    { "ministral3", "ministral3", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1,
+      NULL, false }, /* a text_config and a vision_config: Mistral3ForConditionalGeneration */
+    { "qwen2_5_vl", "qwen2", "qwen2_5_vl_vision", FTMEM_TOWER_QWEN2_5_VL, false, false, -1, NULL, false },
+    { "qwen3_vl", "qwen3", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, NULL, true },
+    { "kimi_k25", "deepseek_v3", "kimi_k25_vision", FTMEM_TOWER_KIMI_K25, true, false, -1, NULL, false },
+    { "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, NULL, true },
+    { "qwen3_5", "qwen3_5_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, NULL, false }, /* the same tower, with one output */
+    { "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, NULL, false },
+    { "gemma4", "gemma4_text", "gemma4_vision", FTMEM_TOWER_GEMMA4, true, false, -1, "gemma4_audio", false },
 };
 
 typedef struct config_source {
@@ -57,6 +61,7 @@ typedef struct config_source {
     const config_class *old; /* another name of the class: its values and names come first; NULL: none */
     ftmem_error *error;
     const config_vision *vision; /* NULL: a model of text alone */
+    bool text_alone;             /* the causal language model of this type is the text model of a larger one (modeling_auto.py: llama4) */
 } config_source;
 
 /* How a value is read. Those with OR_NULL take null as "derive it", and leave 0. */
@@ -70,6 +75,7 @@ typedef enum config_read {
     CONFIG_LAYERS_OR_NULL,
     CONFIG_HEADS,
     CONFIG_HEADS_OR_NULL,
+    CONFIG_HEADS_OR_ZERO, /* 0, as null */
     CONFIG_VOCAB,
     CONFIG_POSITIONS,
     CONFIG_GROUPS,       /* n_group, where topk_method is group_limited_greedy */
@@ -98,6 +104,7 @@ static const struct {
     [CONFIG_LAYERS_OR_NULL] = { FTMEM_MAX_LAYERS, true },
     [CONFIG_HEADS] = { 1 << 16, false },
     [CONFIG_HEADS_OR_NULL] = { 1 << 16, true },
+    [CONFIG_HEADS_OR_ZERO] = { 1 << 16, true },
     [CONFIG_VOCAB] = { 1 << 30, false },
     [CONFIG_POSITIONS] = { INT64_C(1) << 40, false },
 };
@@ -111,24 +118,26 @@ typedef struct config_rule {
 
 /* What is arithmetic and not a key, by family. */
 enum {
-    CONFIG_HEADS_DIVIDE = 1,    /* heads must divide hidden even when head_dim is given */
-    CONFIG_ROTATES_NOT = 2,     /* positions are learned or a bias */
-    CONFIG_ROTATES_PART = 4,    /* a fraction of each head may rotate */
-    CONFIG_WINDOW = 8,          /* sliding_window counts */
-    CONFIG_WINDOW_SWITCH = 16,  /* ... where use_sliding_window is true */
-    CONFIG_WINDOW_FROM = 32,    /* ... from max_window_layers on, or as layer_types says */
-    CONFIG_CYCLES = 64,         /* of so many layers the last one is full, or as layer_types says */
-    CONFIG_EXPERTS = 256,       /* blocks have experts */
-    CONFIG_SPARSE_STEP = 512,   /* ... every decoder_sparse_step-th, but not those of mlp_only_layers */
-    CONFIG_DENSE_FIRST = 1024,  /* ... after the first first_k_dense_replace */
-    CONFIG_LATENT = 2048,       /* latent attention: a head is qk_nope_head_dim + qk_rope_head_dim wide; n_shared_experts are as wide as routed ones */
-    CONFIG_INDEX_SHARED = 4096, /* layers may use the index of the layer before */
-    CONFIG_TOWER = 8192,        /* a vision tower, which is read inside another config */
-    CONFIG_CYCLE_FIRST = 16384, /* the first one is full, and the window is half of local_attention (ModernBERT) */
-    CONFIG_FULL_FIRST = 32768,  /* the first one is full beside the last ones */
-    CONFIG_MLP_TYPES = 65536,   /* mlp_layer_types says which blocks have experts */
-    CONFIG_CYCLE_KEY = 128,     /* sliding_window_pattern says how many */
-    CONFIG_LINEAR = 131072      /* of full_attention_interval layers the last one is full, or as layer_types says; the others have linear attention */
+    CONFIG_HEADS_DIVIDE = 1,          /* heads must divide hidden even when head_dim is given */
+    CONFIG_ROTATES_NOT = 2,           /* positions are learned or a bias */
+    CONFIG_ROTATES_PART = 4,          /* a fraction of each head may rotate */
+    CONFIG_WINDOW = 8,                /* sliding_window counts */
+    CONFIG_WINDOW_SWITCH = 16,        /* ... where use_sliding_window is true */
+    CONFIG_WINDOW_FROM = 32,          /* ... from max_window_layers on, or as layer_types says */
+    CONFIG_CYCLES = 64,               /* of so many layers the last one is full, or as layer_types says */
+    CONFIG_EXPERTS = 256,             /* blocks have experts */
+    CONFIG_SPARSE_STEP = 512,         /* ... every decoder_sparse_step-th, but not those of mlp_only_layers */
+    CONFIG_DENSE_FIRST = 1024,        /* ... after the first first_k_dense_replace */
+    CONFIG_LATENT = 2048,             /* latent attention: a head is qk_nope_head_dim + qk_rope_head_dim wide; n_shared_experts are as wide as routed ones */
+    CONFIG_INDEX_SHARED = 4096,       /* layers may use the index of the layer before */
+    CONFIG_TOWER = 8192,              /* a vision tower, which is read inside another config */
+    CONFIG_CYCLE_FIRST = 16384,       /* the first one is full, and the window is half of local_attention (ModernBERT) */
+    CONFIG_FULL_FIRST = 32768,        /* the first one is full beside the last ones */
+    CONFIG_MLP_TYPES = 65536,         /* mlp_layer_types says which blocks have experts */
+    CONFIG_CYCLE_KEY = 128,           /* sliding_window_pattern says how many */
+    CONFIG_LINEAR = 131072,           /* of full_attention_interval layers the last one is full, or as layer_types says; the others have linear attention */
+    CONFIG_EXPERTS_BETWEEN = 1 << 24, /* ... every moe_layer_interval-th from moe_layer_start_index to moe_layer_end_index */
+    CONFIG_MIXERS = 262144            /* some blocks, or all, have a state-space mixer for attention, mamba_expand x hidden_size wide */
 };
 
 typedef struct config_family {
@@ -339,6 +348,10 @@ static ftmem_status config_read_size(const config_source *c, const ftmem_entry *
 {
     if (read == CONFIG_LAYERS && e->type == FTMEM_ENTRY_INT && e->integer > FTMEM_MAX_LAYERS && e->integer < 1 << 20)
         return config_fail(c, FTMEM_E_UNSUPPORTED, e, "more than 512 layers are not modelled");
+    if (read == CONFIG_HEADS_OR_ZERO && e->type == FTMEM_ENTRY_INT && e->integer == 0) {
+        *value = 0;
+        return FTMEM_OK;
+    }
     return config_whole(c, e, config_limits[read].maximum, config_limits[read].or_null, value);
 }
 
@@ -525,6 +538,10 @@ static ftmem_status config_rotation(const config_source *c, ftmem_model *model)
     if (config_is(c, CONFIG_ROTATES_NOT | CONFIG_LATENT) || model->alibi == FTMEM_ON) return FTMEM_OK;
     if (c->cls->family == FTMEM_GPTJ || config_given(c, "rotary_dim")) return config_own_rotation(c, model);
     if (config_is(c, CONFIG_ROTATES_PART)) return config_partly_rotated(c, model);
+    if (c->cls->family == FTMEM_BAMBA) { /* configuration_bamba.py: partial_rotary_factor is 0.5 whatever the file says */
+        model->rotary_dim = model->head_dim / 2;
+        return FTMEM_OK;
+    }
     model->rotary_dim = model->head_dim;
     return FTMEM_OK;
 }
@@ -607,7 +624,7 @@ static ftmem_status config_window(const config_source *c, int64_t *window)
 {
     bool used = true;
     bool half = config_is(c, CONFIG_CYCLE_FIRST);
-    ftmem_entry e = config_lookup(c, half ? "local_attention" : "sliding_window");
+    ftmem_entry e = config_lookup(c, half ? "local_attention" : c->cls->family == FTMEM_LLAMA4 ? "attention_chunk_size" : "sliding_window");
     ftmem_status status = config_is(c, CONFIG_WINDOW_SWITCH) ? config_flag(c, "use_sliding_window", &used) : FTMEM_OK;
     *window = 0;
     if (status != FTMEM_OK || !used) return status;
@@ -658,6 +675,18 @@ static ftmem_status config_kind_item(const config_source *c, const ftmem_entry *
     *kind = strcmp(e->text, "sliding_attention") == 0;
     if (*kind || strcmp(e->text, "full_attention") == 0) return FTMEM_OK;
     return config_fail(c, FTMEM_E_UNSUPPORTED, e, "modelled are full_attention and sliding_attention");
+}
+
+/* A list of layer numbers, in any order: sets `bit` in the items of those layers. */
+static ftmem_status config_layer_set(const config_source *c, const char *list, int64_t layers, uint8_t *items)
+{
+    for (size_t i = 0; i < c->count; i++) {
+        const ftmem_entry *e = &c->entries[i];
+        if (config_list_index(c, e, list) < 0) continue;
+        if (e->type != FTMEM_ENTRY_INT || e->integer < 0) return config_fail(c, FTMEM_E_TYPE, e, "it must be the number of a layer");
+        if (e->integer < layers) items[e->integer] = 1;
+    }
+    return FTMEM_OK;
 }
 
 /* Blocks that have one part each: by name, by an older name, and in a pattern (configuration_nemotron_h.py). */
@@ -712,6 +741,42 @@ static ftmem_status config_one_part(const config_source *c, ftmem_model *model)
     else status = config_list(c, list, model->layers, config_mixer_item, model->layer_kind, &given);
     for (int64_t i = 0; i < model->layers; i++) routed = routed || ftmem__layer_mlp(model->layer_kind[i]) == FTMEM__MLP_EXPERTS;
     if (!routed) model->experts = model->experts_per_token = model->expert_ffn = model->shared_ffn = model->expert_latent = 0;
+    return status;
+}
+
+/* modeling_granitemoehybrid.py, modeling_bamba.py, modeling_mamba2.py: what a block has beside its mixer. */
+static void config_beside_mixer(const config_source *c, ftmem_model *model)
+{
+    ftmem_entry positions = config_lookup(c, "position_embedding_type");
+    bool rotates = positions.type == FTMEM_ENTRY_TEXT && strcmp(positions.text, "rope") == 0;
+    if (c->cls->family == FTMEM_GRANITEMOEHYBRID && model->experts > 0) model->shared_ffn = model->ffn;
+    if (model->experts == 0) model->experts_per_token = model->expert_ffn = 0;
+    for (int64_t i = 0; i < model->layers; i++) {
+        uint8_t *kind = &model->layer_kind[i];
+        if (c->cls->family == FTMEM_GRANITEMOEHYBRID && *kind == FTMEM__LAYER_FULL && !rotates) *kind = FTMEM__LAYER_NO_ROTATION;
+        if (c->cls->family == FTMEM_MAMBA2) *kind |= FTMEM__MLP_NONE << 4;
+        if (model->experts > 0) *kind |= FTMEM__MLP_EXPERTS << 4;
+    }
+}
+
+static ftmem_status config_mixer_layers(const config_source *c, ftmem_model *model)
+{
+    const char *list = config_given(c, "layers_block_type.0") ? "layers_block_type" : "layer_types";
+    uint8_t attends[FTMEM_MAX_LAYERS] = { 0 };
+    bool given = false, listed = c->cls->family == FTMEM_GRANITEMOEHYBRID;
+    int64_t expand = 2;
+    ftmem_entry e = config_lookup(c, c->cls->family == FTMEM_MAMBA2 ? "expand" : "mamba_expand"), act = config_lookup(c, "hidden_act");
+    ftmem_status status = config_whole(c, &e, 64, false, &expand);
+    if (act.type != FTMEM_ENTRY_TEXT || strcmp(act.text, "silu") != 0) return config_fail(c, FTMEM_E_UNSUPPORTED, &act, "modelled is silu");
+    if (status == FTMEM_OK && expand * model->hidden % model->ssm_heads)
+        return config_conflict(c, config_key_of(c, TO(ssm_heads)), model->ssm_heads, "hidden_size", model->hidden, "x expand must be a multiple of it");
+    model->ssm_head_dim = expand * model->hidden / model->ssm_heads;
+    if (status == FTMEM_OK && listed) status = config_list(c, list, model->layers, config_mixer_item, model->layer_kind, &given);
+    else if (status == FTMEM_OK) status = config_layer_set(c, "attn_layer_indices", model->layers, attends);
+    for (int64_t i = 0; i < model->layers; i++)
+        if (!given) model->layer_kind[i] = attends[i] ? FTMEM__LAYER_FULL : FTMEM__LAYER_SSM;
+        else model->layer_kind[i] = ftmem__layer_attention(model->layer_kind[i]);
+    if (status == FTMEM_OK) config_beside_mixer(c, model);
     return status;
 }
 
@@ -780,6 +845,21 @@ static ftmem_status config_smollm3_layers(const config_source *c, int64_t window
     return FTMEM_OK;
 }
 
+/* configuration_llama4.py: a layer that rotates sees its chunk, where chunks have a size; every fourth, or as no_rope_layers says, does not. */
+static ftmem_status config_llama4_layers(const config_source *c, int64_t chunk, ftmem_model *model)
+{
+    bool given = false;
+    int64_t interval = 0;
+    ftmem_entry e = config_lookup(c, "no_rope_layer_interval");
+    ftmem_status status = config_whole(c, &e, INT32_MAX, false, &interval);
+    if (status == FTMEM_OK) status = config_list(c, "no_rope_layers", model->layers, config_rotates_item, model->layer_kind, &given);
+    for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++) {
+        bool rotates = given ? model->layer_kind[i] == 1 : (i + 1) % interval != 0;
+        model->layer_kind[i] = !rotates ? FTMEM__LAYER_NO_ROTATION : chunk ? FTMEM__LAYER_SLIDING : FTMEM__LAYER_FULL;
+    }
+    return status;
+}
+
 static bool config_any_window(const ftmem_model *model)
 {
     for (int64_t i = 0; i < model->layers; i++)
@@ -791,9 +871,11 @@ static ftmem_status config_layers(const config_source *c, ftmem_model *model)
 {
     int64_t window = 0;
     if (c->cls->family == FTMEM_NEMOTRON_H) return config_one_part(c, model);
+    if (config_is(c, CONFIG_MIXERS)) return config_mixer_layers(c, model);
     if (!config_is(c, CONFIG_WINDOW)) return FTMEM_OK;
     ftmem_status status = config_window(c, &window);
     if (status == FTMEM_OK && c->cls->family == FTMEM_SMOLLM3) status = config_smollm3_layers(c, window, model);
+    else if (status == FTMEM_OK && c->cls->family == FTMEM_LLAMA4) status = config_llama4_layers(c, window, model);
     else if (status == FTMEM_OK) status = config_slide(c, window, model);
     if (status != FTMEM_OK || !config_any_window(model)) return status;
     if (window == 0)
@@ -806,18 +888,6 @@ static ftmem_status config_layers(const config_source *c, ftmem_model *model)
 }
 
 /* ----------------------------------------------------------------------------------------------------- experts */
-
-/* A list of layer numbers, in any order: sets `bit` in the items of those layers. */
-static ftmem_status config_layer_set(const config_source *c, const char *list, int64_t layers, uint8_t *items)
-{
-    for (size_t i = 0; i < c->count; i++) {
-        const ftmem_entry *e = &c->entries[i];
-        if (config_list_index(c, e, list) < 0) continue;
-        if (e->type != FTMEM_ENTRY_INT || e->integer < 0) return config_fail(c, FTMEM_E_TYPE, e, "it must be the number of a layer");
-        if (e->integer < layers) items[e->integer] = 1;
-    }
-    return FTMEM_OK;
-}
 
 /* modeling_qwen3_moe.py Qwen3MoeDecoderLayer: which blocks are dense. */
 static ftmem_status config_sparse_step(const config_source *c, ftmem_model *model, uint8_t *dense)
@@ -917,16 +987,94 @@ static ftmem_status config_dense_first(const config_source *c, ftmem_model *mode
     return FTMEM_OK;
 }
 
+/* modeling_ernie4_5_moe.py Ernie4_5_MoeDecoderLayer; and how many shared experts there are. */
+static ftmem_status config_experts_between(const config_source *c, ftmem_model *model, uint8_t *dense)
+{
+    ftmem_entry first = config_lookup(c, "moe_layer_start_index"), last = config_lookup(c, "moe_layer_end_index"),
+                each = config_lookup(c, "moe_layer_interval"), shared = config_lookup(c, "moe_num_shared_experts");
+    int64_t interval = 1, end, i;
+    ftmem_status status = config_whole(c, &each, FTMEM_MAX_LAYERS, false, &interval);
+    if (status != FTMEM_OK) return status;
+    if (first.type != FTMEM_ENTRY_INT || first.integer < 0) return config_fail(c, FTMEM_E_TYPE, &first, "it must be the number of a layer");
+    if (last.type != FTMEM_ENTRY_INT || last.integer < -1) return config_fail(c, FTMEM_E_TYPE, &last, "it must be the number of a layer, or -1");
+    if (shared.type != FTMEM_ENTRY_INT || shared.integer < 0 || shared.integer > 1 << 10)
+        return config_fail(c, FTMEM_E_TYPE, &shared, "it must be a number of experts");
+    end = last.integer < 0 ? model->layers - 1 : last.integer;
+    model->shared_ffn = shared.integer * model->expert_ffn;
+    for (i = 0; i < model->layers; i++) dense[i] = (i + 1) % interval != 0 || i < first.integer || i > end;
+    return FTMEM_OK;
+}
+
+/* configuration_llama4.py: moe_layers lists them, or every interleave_moe_layer_step-th block has experts. */
+static ftmem_status config_moe_layers(const config_source *c, ftmem_model *model, uint8_t *dense)
+{
+    uint8_t listed[FTMEM_MAX_LAYERS] = { 0 };
+    bool given = false;
+    int64_t step = 1, i;
+    ftmem_entry e = config_lookup(c, "interleave_moe_layer_step");
+    ftmem_status status = config_whole(c, &e, FTMEM_MAX_LAYERS, false, &step);
+    if (status == FTMEM_OK) status = config_layer_set(c, "moe_layers", model->layers, listed);
+    for (size_t k = 0; k < c->count; k++) given = given || config_list_index(c, &c->entries[k], "moe_layers") >= 0;
+    for (i = 0; i < model->layers; i++) dense[i] = given ? !listed[i] : (i + 1) % step != 0;
+    return status;
+}
+
 static ftmem_status config_experts(const config_source *c, ftmem_model *model)
 {
     uint8_t dense[FTMEM_MAX_LAYERS] = { 0 };
     ftmem_status status = FTMEM_OK;
     if (!config_is(c, CONFIG_EXPERTS)) return FTMEM_OK;
     if (config_is(c, CONFIG_DENSE_FIRST)) status = config_dense_first(c, model, dense);
+    if (c->cls->family == FTMEM_LLAMA4) status = config_moe_layers(c, model, dense);
+    if (config_is(c, CONFIG_EXPERTS_BETWEEN)) status = config_experts_between(c, model, dense);
     if (config_is(c, CONFIG_SPARSE_STEP)) status = config_sparse_step(c, model, dense);
     for (int64_t i = 0; status == FTMEM_OK && i < model->layers; i++)
         if (!dense[i]) model->layer_kind[i] |= FTMEM__MLP_EXPERTS << 4;
     return status;
+}
+
+/* A whole number that may be 0 or null. */
+static ftmem_status config_count(const config_source *c, const char *key, int64_t maximum, int64_t *value)
+{
+    ftmem_entry e = config_lookup(c, key);
+    *value = 0;
+    return e.type == FTMEM_ENTRY_INT && e.integer == 0 ? FTMEM_OK : config_whole(c, &e, maximum, true, value);
+}
+
+static ftmem_status config_gemma4_experts(const config_source *c, ftmem_model *model)
+{
+    ftmem_entry experts = config_lookup(c, "num_experts"), chosen = config_lookup(c, "top_k_experts"), width = config_lookup(c, "moe_intermediate_size");
+    bool on = false;
+    ftmem_status status = config_flag(c, "enable_moe_block", &on);
+    if (status != FTMEM_OK || !on) return status;
+    status = config_whole(c, &experts, 1 << 16, false, &model->experts);
+    if (status == FTMEM_OK) status = config_whole(c, &chosen, 1 << 16, false, &model->experts_per_token);
+    if (status == FTMEM_OK) status = config_whole(c, &width, 1 << 26, false, &model->expert_ffn);
+    model->router_norm = FTMEM_ON;
+    for (int64_t i = 0; i < model->layers; i++) model->layer_kind[i] |= FTMEM__MLP_EXPERTS << 4;
+    return status;
+}
+
+static ftmem_status config_gemma4_layers(const config_source *c, ftmem_model *model)
+{
+    bool wide = false;
+    ftmem_status status = config_count(c, "num_kv_shared_layers", model->layers - 1, &model->shared_kv_layers);
+    if (status == FTMEM_OK) status = config_flag(c, "use_double_wide_mlp", &wide);
+    if (wide && model->shared_kv_layers > 0) model->shared_kv_ffn = 2 * model->ffn;
+    if (status == FTMEM_OK && model->full_values_from_keys == FTMEM_ON) status = config_count(c, "num_global_key_value_heads", 1 << 16, &model->full_kv_heads);
+    model->layer_kind[model->layers - 1] = FTMEM__LAYER_FULL; /* Gemma4TextConfig.__post_init__ */
+    return status;
+}
+
+static ftmem_status config_gemma4(const config_source *c, ftmem_model *model)
+{
+    ftmem_entry seen = config_lookup(c, "use_bidirectional_attention");
+    ftmem_status status = config_gemma4_layers(c, model);
+    if (seen.type == FTMEM_ENTRY_TEXT && strcmp(seen.text, "all") == 0)
+        return config_fail(c, FTMEM_E_UNSUPPORTED, &seen, "only causal attention over text is modelled");
+    if (status == FTMEM_OK) status = config_count(c, "hidden_size_per_layer_input", 1 << 16, &model->layer_input);
+    if (status == FTMEM_OK && model->layer_input > 0) status = config_count(c, "vocab_size_per_layer_input", 1 << 30, &model->layer_input_vocab);
+    return status == FTMEM_OK ? config_gemma4_experts(c, model) : status;
 }
 
 /* ---------------------------------------------------------------------------------------------------- refusals */
@@ -980,7 +1128,7 @@ static ftmem_status config_refuse_objects(const config_source *c)
         { "compression_config", "compression_config is present: compressed weights are not modelled; give the config of the unquantised model." },
     };
     for (int32_t i = 0; i < FTMEM__COUNT(objects); i++)
-        if (config_object(c, objects[i].object) && !(i == 0 && c->vision))
+        if (config_object(c, objects[i].object) && !(i == 0 && c->text_alone) && !(c->vision && (i == 0 || (i == 1 && c->vision->audio_class))))
             return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, objects[i].object, "", objects[i].why);
     return FTMEM_OK;
 }
@@ -1000,8 +1148,9 @@ static ftmem_status config_quantization(const config_source *c, ftmem_model *mod
     char message[256];
     ftmem__text text = ftmem__text_in(message, sizeof message);
     config_source root = *c;
-    root.prefix = "";
-    if (!config_object(c, "quantization_config")) return FTMEM_OK;
+    bool own = config_object(c, "text_config.quantization_config") != NULL;
+    root.prefix = own ? "text_config." : "";
+    if (!own && !config_object(c, "quantization_config")) return FTMEM_OK;
     const ftmem_entry *method = config_given(&root, "quantization_config.quant_method");
     const char *name = method && method->type == FTMEM_ENTRY_TEXT && method->text ? method->text : "";
     if (strncmp(name, "bitsandbytes", 12) == 0) return FTMEM_OK;
@@ -1097,12 +1246,14 @@ static ftmem_status config_open(config_source *c)
         return ftmem__fail(c->error, FTMEM_E_MISSING, "model_type", "", "model_type is missing; a Hugging Face config.json names its family there.");
     if (type->type != FTMEM_ENTRY_TEXT) return config_fail(c, FTMEM_E_TYPE, type, "it must be a name such as llama");
     bool gemma3 = strcmp(type->text, "gemma3") == 0;
-    if (config_object(c, "vision_config")) c->vision = config_vision_of(type->text);
+    c->text_alone = strcmp(type->text, "llama4") == 0;
+    c->vision = config_vision_of(type->text);
+    if (c->vision && !config_object(c, "vision_config") && !c->vision->audio_class) c->vision = NULL;
     if (c->vision) return config_open_text(c);
     c->old = config_rename_of(type->text);
-    c->cls = config_class_of(c->old ? c->old->of : gemma3 ? "gemma3_text" : type->text);
+    c->cls = config_class_of(c->old ? c->old->of : gemma3 ? "gemma3_text" : c->text_alone ? "llama4_text" : type->text);
     if (!c->cls || config_is(c, CONFIG_TOWER)) return config_refuse_type(c, type->text);
-    if (gemma3 && config_object(c, "text_config")) c->prefix = "text_config.";
+    if ((gemma3 || c->text_alone) && config_object(c, "text_config")) c->prefix = "text_config.";
     return FTMEM_OK;
 }
 
@@ -1123,6 +1274,28 @@ static ftmem_entry config_outer(const config_source *c, const char *key)
     outer.prefix = "";
     given = config_given(&outer, key);
     return given ? *given : none;
+}
+
+/* modeling_qwen2_5_vl.py: the blocks of fullatt_block_indexes attend to whole images, every so many of them. */
+static ftmem_status config_tower_windows(const config_source *c, ftmem_model *model)
+{
+    ftmem_entry window = config_lookup(c, "window_size");
+    int64_t every = 8, missing;
+    size_t i;
+    for (i = 0; i < c->count; i++)
+        if (config_list_index(c, &c->entries[i], "fullatt_block_indexes") == 0) every = c->entries[i].integer + 1;
+    if (every < 1) every = 8;
+    missing = model->tower_layers / every;
+    for (i = 0; i < c->count; i++) {
+        int64_t block = c->entries[i].integer;
+        if (config_list_index(c, &c->entries[i], "fullatt_block_indexes") < 0 || block >= model->tower_layers) continue;
+        if ((block + 1) % every != 0) missing = -1;
+        missing -= 1;
+        if (missing < 0) return config_fail(c, FTMEM_E_UNSUPPORTED, &c->entries[i], "modelled is full attention in every so many blocks");
+    }
+    model->tower_window = window.type == FTMEM_ENTRY_INT && window.integer > 0 && window.integer <= 1 << 16 ? window.integer : 0;
+    model->tower_full_every = every;
+    return FTMEM_OK;
 }
 
 /* vision_feature_layer counts the tower's input too, or from the end; vision_feature_select_strategy says whether the class token goes on. */
@@ -1160,11 +1333,35 @@ static ftmem_status config_outer_keys(const config_source *c, ftmem_model *model
     return status != FTMEM_OK || merge.type == FTMEM_ENTRY_NULL ? status : config_whole(c, &merge, 64, false, &model->tower_merge);
 }
 
-/* Blocks whose output goes to the text model besides: three where the list is not given. */
-static void config_taps(const config_source *c, ftmem_model *model)
+/* Blocks whose output goes to the text model besides: three, eight apart, where the list is not given. */
+static ftmem_status config_taps(const config_source *c, ftmem_model *model)
 {
-    for (size_t i = 0; i < c->count; i++) model->tower_taps += config_list_index(c, &c->entries[i], "deepstack_visual_indexes") >= 0;
-    if (model->tower_taps == 0) model->tower_taps = 3;
+    int64_t at, before = -1;
+    for (size_t i = 0; i < c->count; i++) {
+        const ftmem_entry *e = &c->entries[i];
+        at = config_list_index(c, e, "deepstack_visual_indexes");
+        if (at < 0) continue;
+        model->tower_taps++;
+        if (at == 0) model->tower_tap_first = e->integer;
+        if (at == 1) model->tower_tap_every = e->integer - before;
+        if (at > 1 && e->integer - before != model->tower_tap_every) return config_fail(c, FTMEM_E_UNSUPPORTED, e, "modelled is every so many blocks");
+        before = e->integer;
+    }
+    if (before >= model->tower_layers || model->tower_tap_every < 0 || model->tower_tap_first < 0) model->tower_tap_first = model->tower_tap_every = 0;
+    if (model->tower_taps > 0) return FTMEM_OK;
+    model->tower_taps = 3;
+    model->tower_tap_first = model->tower_tap_every = model->tower_layers > 24 ? 8 : 0;
+    return FTMEM_OK;
+}
+
+/* modeling_kimi_k25.py Kimi_K25VisionPositionEmbeddings: a row for each place of a grid. */
+static ftmem_status config_grid_positions(const config_source *c, ftmem_model *model)
+{
+    int64_t wide = 0;
+    ftmem_entry e = config_lookup(c, "pos_emb_width");
+    ftmem_status status = config_whole(c, &e, 1 << 16, false, &wide);
+    model->tower_positions *= wide;
+    return status;
 }
 
 /* modeling_siglip.py SiglipMultiheadAttentionPoolingHead, which the class has by default. */
@@ -1177,40 +1374,69 @@ static ftmem_status config_refuse_head(const config_source *c)
 }
 
 /* Files call the tower by the whole model's name, or add _vision to it. */
-static bool config_tower_named(const config_vision *vision, const char *type)
+static bool config_tower_named(const config_vision *vision, const char *tower_class, const char *type)
 {
     size_t n = strlen(vision->type);
-    return strcmp(type, vision->tower_class) == 0 || (strncmp(type, vision->type, n) == 0 && (type[n] == '\0' || strcmp(type + n, "_vision") == 0));
+    return strcmp(type, tower_class) == 0 || (strncmp(type, vision->type, n) == 0 && (type[n] == '\0' || strcmp(type + n, "_vision") == 0));
 }
 
-/* The tower's own config. Its dimensions go beside the text model's; what they have in common is the text model's. */
-static ftmem_status config_tower(const config_source *c, ftmem_model *model)
+/* A tower's own config. Its dimensions go beside the text model's; what they have in common is the text model's. */
+static ftmem_status config_tower(config_source *tower, const char *prefix, const char *tower_class, ftmem_model *model)
 {
-    config_source tower = *c;
     const ftmem_entry *type;
     ftmem_model text = *model;
     ftmem_status status;
-    tower.prefix = "vision_config.";
-    tower.old = NULL;
-    tower.cls = config_class_of(c->vision->tower_class);
-    type = config_given(&tower, "model_type");
-    if (type && type->type == FTMEM_ENTRY_TEXT && !config_tower_named(c->vision, type->text))
-        return config_fail(c, FTMEM_E_UNSUPPORTED, type, "this tower is not modelled in this model");
-    model->tower = c->vision->tower;
-    status = config_refuse_head(&tower);
-    if (status == FTMEM_OK) status = config_refuse_options(&tower);
-    if (status == FTMEM_OK) status = config_apply_all(&tower, model);
+    tower->prefix = prefix;
+    tower->old = NULL;
+    tower->cls = config_class_of(tower_class);
+    type = config_given(tower, "model_type");
+    if (type && type->type == FTMEM_ENTRY_TEXT && *type->text && !config_tower_named(tower->vision, tower_class, type->text))
+        return config_fail(tower, FTMEM_E_UNSUPPORTED, type, "this tower is not modelled in this model");
+    status = config_refuse_head(tower);
+    if (status == FTMEM_OK) status = config_refuse_options(tower);
+    if (status == FTMEM_OK) status = config_apply_all(tower, model);
     model->tower_activation = model->activation;
     model->activation = text.activation;
     config_copy_switches(model, &text);
-    if (status == FTMEM_OK) status = config_features(c, model);
-    if (status == FTMEM_OK && c->vision->taps) config_taps(&tower, model);
+    return status;
+}
+
+/* modeling_gemma4.py Gemma4VisionModel: heads x head_dim is not hidden everywhere it could be. */
+static ftmem_status config_tower_heads(const config_source *c)
+{
+    int64_t hidden = 0, heads = 0, kv = 0, width = 0;
+    ftmem_entry h = config_lookup(c, "hidden_size"), n = config_lookup(c, "num_attention_heads"), k = config_lookup(c, "num_key_value_heads"),
+                d = config_lookup(c, "head_dim");
+    ftmem_status status = config_whole(c, &h, 1 << 24, false, &hidden);
+    if (status == FTMEM_OK) status = config_whole(c, &n, 1 << 16, false, &heads);
+    if (status == FTMEM_OK) status = config_whole(c, &k, 1 << 16, false, &kv);
+    if (status == FTMEM_OK) status = config_whole(c, &d, 1 << 16, false, &width);
+    if (status != FTMEM_OK || (heads * width == hidden && kv == heads)) return status;
+    return config_fail(c, FTMEM_E_UNSUPPORTED, &d, "a tower whose heads together are not as wide as its stream is not modelled");
+}
+
+static ftmem_status config_towers(const config_source *c, ftmem_model *model)
+{
+    config_source tower = *c;
+    const config_vision *vision = c->vision;
+    ftmem_status status = FTMEM_OK;
+    model->tower = vision->tower;
+    if (config_object(c, "vision_config")) {
+        status = config_tower(&tower, "vision_config.", vision->tower_class, model);
+        if (status == FTMEM_OK) status = config_features(c, model);
+        if (status == FTMEM_OK && vision->tower == FTMEM_TOWER_QWEN2_5_VL) status = config_tower_windows(&tower, model);
+        if (status == FTMEM_OK && vision->taps) status = config_taps(&tower, model);
+        if (status == FTMEM_OK && vision->tower == FTMEM_TOWER_KIMI_K25) status = config_grid_positions(&tower, model);
+        if (status == FTMEM_OK && vision->tower == FTMEM_TOWER_GEMMA4) status = config_tower_heads(&tower);
+    }
+    if (status == FTMEM_OK && vision->audio_class && config_object(c, "audio_config"))
+        status = config_tower(&tower, "audio_config.", vision->audio_class, model);
     return status == FTMEM_OK ? config_outer_keys(c, model) : status;
 }
 
 ftmem_status ftmem__model_build(const ftmem_entry *entries, size_t count, const char *name, ftmem_model *model, ftmem_error *error)
 {
-    config_source c = { entries, count, "", NULL, NULL, error, NULL };
+    config_source c = { entries, count, "", NULL, NULL, error, NULL, false };
     if (!config_entries_sound(entries, count))
         return ftmem__fail(error, FTMEM_E_ARGUMENT, "entries", "", "entries must have keys, known types and, for texts, a text.");
     ftmem_status status = config_open(&c);
@@ -1229,7 +1455,8 @@ ftmem_status ftmem__model_build(const ftmem_entry *entries, size_t count, const 
     if (status == FTMEM_OK) status = config_indexer(&c, model);
     if (status == FTMEM_OK) status = config_linear(&c, model);
     if (status == FTMEM_OK) status = config_experts(&c, model);
-    return status != FTMEM_OK || !c.vision ? status : config_tower(&c, model);
+    if (status == FTMEM_OK && model->family == FTMEM_GEMMA4) status = config_gemma4(&c, model);
+    return status != FTMEM_OK || !c.vision ? status : config_towers(&c, model);
 }
 
 ftmem_status ftmem_model_from_entries(const ftmem_entry *entries, size_t count, ftmem_model *model, ftmem_error *error)

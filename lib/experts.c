@@ -89,7 +89,9 @@ static ftmem__var experts_logits(ftmem__low *low, ftmem__var x)
     w = experts_router_weight(low, w);
     if (biased) bias = ftmem__low_parameter_of(low, FTMEM_ROLE_ROUTER, e, e, dtype);
     wide = ftmem__cast(tape, x, shape->family->router_fp32 ? FTMEM_FP32 : x.dtype);
-    y = ftmem__low_plain_linear(low, wide, w, biased ? &bias : NULL, e);
+    if (shape->family->router == FTMEM__ROUTER_SOFTMAX_BIASED) /* autocast is off */
+        y = ftmem__matmul(tape, FTMEM__OP_LINEAR, wide, w, NULL, x.n / x.cols * e, e, 2.0 * (double)x.n * (double)e);
+    else y = ftmem__low_plain_linear(low, wide, w, biased ? &bias : NULL, e);
     ftmem__drop(tape, wide);
     ftmem__drop(tape, w);
     return y;
@@ -118,11 +120,60 @@ static void experts_route_softmax(ftmem__low *low, experts_choice *c)
     ftmem__drop(tape, probabilities);
 }
 
-/* modeling_gpt_oss.py GptOssTopKRouter: softmax over the chosen logits, in their dtype. */
-static void experts_route_chosen(ftmem__low *low, experts_choice *c)
+/* modeling_gpt_oss.py GptOssTopKRouter: softmax over the chosen logits, in their dtype; modeling_granitemoe.py
+   GraniteMoeTopKRouter: in fp32. */
+static void experts_route_chosen(ftmem__low *low, experts_choice *c, int32_t dtype)
 {
+    ftmem__tape *tape = low->tape;
+    bool wide = low->shape->family->router == FTMEM__ROUTER_CHOSEN_WIDE;
+    if (!wide) dtype = c->logits.dtype;
+    if (wide) experts_replace(tape, &c->logits, ftmem__cast(tape, c->logits, FTMEM_FP32));
     c->weights = experts_pick(low, c->logits, &c->index);
-    experts_replace(low->tape, &c->weights, ftmem__unary(low->tape, FTMEM__OP_SOFTMAX, c->weights));
+    experts_replace(tape, &c->weights, ftmem__unary(tape, FTMEM__OP_SOFTMAX, c->weights));
+    experts_replace(tape, &c->weights, ftmem__cast(tape, c->weights, dtype));
+}
+
+/* modeling_ernie4_5_moe.py Ernie4_5_MoeTopKRouter: the bias is a parameter that is never trained. */
+static void experts_route_biased(ftmem__low *low, experts_choice *c, int32_t dtype)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t rows = low->tokens, k = low->shape->model->experts_per_token;
+    ftmem__var probabilities = ftmem__unary(tape, FTMEM__OP_SOFTMAX, c->logits), bias, biased, best, sum;
+    bool trained = low->trained;
+    low->trained = false;
+    bias = ftmem__low_parameter_of(low, FTMEM_ROLE_ROUTER, low->shape->model->experts, low->shape->model->experts, FTMEM_FP32);
+    low->trained = trained;
+    biased = ftmem__binary(tape, FTMEM__OP_ADD, probabilities, bias);
+    best = experts_table(low, rows * k, FTMEM_FP32);
+    c->weights = experts_pick(low, probabilities, &c->index);
+    ftmem__drop(tape, biased);
+    sum = ftmem__apply(tape, FTMEM__OP_SUM, &c->weights, 1, rows, 1, FTMEM_FP32);
+    experts_replace(tape, &sum, ftmem__low_clamp(low, sum, 1));
+    experts_replace(tape, &c->weights, ftmem__binary(tape, FTMEM__OP_DIV, c->weights, sum));
+    experts_replace(tape, &c->weights, ftmem__cast(tape, c->weights, dtype));
+    ftmem__drop(tape, sum);
+    ftmem__drop(tape, best);
+    ftmem__drop(tape, probabilities);
+}
+
+/* modeling_llama4.py Llama4Router: a score for every expert; the chosen logits are put among minus infinities. */
+static void experts_route_scattered(ftmem__low *low, experts_choice *c)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var in[2], scores;
+    in[1] = experts_pick(low, c->logits, &c->index);
+    in[0] = experts_table(low, c->logits.n, c->logits.dtype);
+    in[0] = ftmem__shaped(in[0], c->logits.n, c->logits.cols);
+    scores = ftmem__apply(tape, FTMEM__OP_SCATTER_IN_PLACE, in, 2, in[0].n, in[0].cols, in[0].dtype);
+    ftmem__save_var(tape, scores, c->index);
+    ftmem__drop(tape, in[0]);
+    c->weights = ftmem__cast(tape, scores, FTMEM_FP32);
+    experts_replace(tape, &c->weights, ftmem__unary(tape, FTMEM__OP_SIGMOID, c->weights));
+    experts_replace(tape, &c->weights, ftmem__cast(tape, c->weights, c->logits.dtype));
+    ftmem__drop(tape, scores);
+    ftmem__drop(tape, in[1]);
+    ftmem__drop(tape, c->index);
+    c->index.store = -1;
 }
 
 /* What the choice of groups leaves in names until the router returns: the two best of each group, the groups' sums, the
@@ -157,18 +208,6 @@ static void experts_route_sigmoid(ftmem__low *low, experts_choice *c)
     ftmem__drop(tape, scores);
 }
 
-static experts_choice experts_route(ftmem__low *low, ftmem__var x)
-{
-    experts_choice c;
-    c.logits = experts_logits(low, x);
-    if (low->shape->family->router >= FTMEM__ROUTER_SIGMOID) experts_route_sigmoid(low, &c);
-    else if (low->shape->family->router == FTMEM__ROUTER_CHOSEN) experts_route_chosen(low, &c);
-    else experts_route_softmax(low, &c);
-    return c;
-}
-
-/* ------------------------------------------------------------------------------------------------------ experts */
-
 /* x[index]: the gradient is filled into zeros, in place (FunctionsManual.cpp index_backward). */
 static ftmem__var experts_take(ftmem__low *low, ftmem__var x, ftmem__var index, int64_t n, int64_t cols)
 {
@@ -176,6 +215,43 @@ static ftmem__var experts_take(ftmem__low *low, ftmem__var x, ftmem__var index, 
     ftmem__save_var(low->tape, y, index);
     return y;
 }
+
+/* modeling_gemma4.py Gemma4TextRouter: its probabilities are returned too. */
+static void experts_route_normed(ftmem__low *low, ftmem__var x, experts_choice *c)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t h = low->shape->h, e = low->shape->model->experts;
+    ftmem__var normed = ftmem__low_norm_unweighted(low, x, h), scale = ftmem__low_parameter(low, FTMEM_ROLE_NORM, h, h, low->trained), scaled, scores, w;
+    scaled = ftmem__binary(tape, FTMEM__OP_MUL, normed, scale);
+    ftmem__drop(tape, normed);
+    experts_replace(tape, &scaled, ftmem__unary(tape, FTMEM__OP_SCALE, scaled));
+    scores = ftmem__low_linear(low, FTMEM_ROLE_ROUTER, scaled, e, false);
+    c->logits = experts_probabilities(low, scores, true);
+    c->weights = experts_normalized(low, experts_pick(low, c->logits, &c->index), false);
+    w = experts_take(low, ftmem__low_parameter(low, FTMEM_ROLE_NORM, e, e, low->trained), c->index, c->weights.n, c->weights.cols);
+    experts_replace(tape, &c->weights, ftmem__binary(tape, FTMEM__OP_MUL, c->weights, w));
+    ftmem__drop(tape, w);
+    ftmem__drop(tape, scores);
+    ftmem__drop(tape, scaled);
+}
+
+static experts_choice experts_route(ftmem__low *low, ftmem__var x)
+{
+    experts_choice c;
+    if (low->shape->family->router == FTMEM__ROUTER_SOFTMAX_NORMED) {
+        experts_route_normed(low, x, &c);
+        return c;
+    }
+    c.logits = experts_logits(low, x);
+    if (low->shape->family->router >= FTMEM__ROUTER_SIGMOID) experts_route_sigmoid(low, &c);
+    else if (low->shape->family->router == FTMEM__ROUTER_SOFTMAX_BIASED) experts_route_biased(low, &c, x.dtype);
+    else if (low->shape->family->router == FTMEM__ROUTER_SCATTERED) experts_route_scattered(low, &c);
+    else if (low->shape->family->router <= FTMEM__ROUTER_CHOSEN_WIDE) experts_route_chosen(low, &c, x.dtype);
+    else experts_route_softmax(low, &c);
+    return c;
+}
+
+/* ------------------------------------------------------------------------------------------------------ experts */
 
 /* integrations/moe.py _can_use_grouped_mm: compute capability 8.0, before torch 2.9 only 9.x. */
 static bool experts_grouped(const ftmem_job *job)
@@ -348,8 +424,13 @@ static ftmem__var experts_mlp(ftmem__low *low, ftmem__var x, experts_order *o)
     return y;
 }
 
-/* Each result times its weight, back in the order of tokens, and summed over a token's experts, by autocast in fp32
-   (autocast_mode.h fp32_set_opt_dtype: no copy is made): takes over y. */
+/* sum is on autocast's list of operations that are told their result's dtype (autocast_mode.h fp32_set_opt_dtype): nothing is copied. */
+static int32_t experts_sum_dtype(const ftmem__low *low, ftmem__var x)
+{
+    return low->shape->autocast ? FTMEM_FP32 : x.dtype;
+}
+
+/* Each result times its weight, back in the order of tokens, and summed over a token's experts: takes over y. */
 static ftmem__var experts_combine(ftmem__low *low, ftmem__var y, ftmem__var weights, int32_t dtype)
 {
     ftmem__tape *tape = low->tape;
@@ -357,7 +438,7 @@ static ftmem__var experts_combine(ftmem__low *low, ftmem__var y, ftmem__var weig
     ftmem__drop(tape, experts_table(low, weights.n, FTMEM_INT64)); /* arange */
     back = experts_take(low, weighted, inverse, weighted.n, weighted.cols);
     ftmem__drop(tape, weighted);
-    sum = ftmem__apply(tape, FTMEM__OP_MEAN, &back, 1, low->tokens * weighted.cols, weighted.cols, low->shape->autocast ? FTMEM_FP32 : back.dtype);
+    sum = ftmem__apply(tape, FTMEM__OP_MEAN, &back, 1, low->tokens * weighted.cols, weighted.cols, experts_sum_dtype(low, back));
     result = ftmem__cast(tape, sum, dtype);
     ftmem__drop(tape, inverse);
     ftmem__drop(tape, y);
@@ -422,6 +503,8 @@ static ftmem__var experts_shared(ftmem__low *low, ftmem__var x, ftmem__var y, ft
     ftmem__var sum;
     if (low->shape->model->shared_ffn == 0) return y;
     if (low->shape->family->shared_gated) shared = experts_weighed(low, x, shared);
+    else if (low->shape->family->mlp == FTMEM__GATED_FUSED) shared = ftmem__low_gated_fused(low, x, low->shape->model->shared_ffn);
+    else if (low->shape->family->shared_first) low->tape->part = FTMEM__PART_MLP;
     else if (experts_have_gates(low)) shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
     else shared = ftmem__low_plain(low, x, low->shape->model->shared_ffn);
     sum = ftmem__binary(low->tape, FTMEM__OP_ADD, y, shared);
@@ -503,6 +586,63 @@ static ftmem__var experts_in_latent(ftmem__low *low, ftmem__var x, const experts
     return y;
 }
 
+/* x @ weight, a batch of all experts */
+static ftmem__var experts_batch(ftmem__low *low, ftmem__var w, ftmem__var x, int64_t out)
+{
+    ftmem__tape *tape = low->tape;
+    int32_t dtype = low->shape->autocast ? low->shape->autocast : w.dtype;
+    int64_t rows = x.n / x.cols;
+    ftmem__var in = ftmem__cast(tape, x, dtype), w16 = ftmem__cast_weight(tape, w, dtype), y;
+    y = ftmem__matmul(tape, FTMEM__OP_BMM, in, w16, NULL, rows * out, out, 2.0 * (double)x.n * (double)out);
+    ftmem__drop(tape, w16);
+    ftmem__drop(tape, in);
+    return y;
+}
+
+/* modeling_llama4.py Llama4TextExperts: gate_up is a name until the down projection is done. Weights are experts x in x out, which
+   PEFT takes for the other way round. */
+static ftmem__var experts_dense_mlp(ftmem__low *low, ftmem__var x, experts_weight weights[2])
+{
+    int64_t h = low->shape->h, f = low->shape->model->expert_ffn;
+    ftmem__var both, product, y;
+    weights[0] = experts_declare(low, FTMEM_ROLE_EXPERTS_UP, h, 2 * f);
+    weights[1] = experts_declare(low, FTMEM_ROLE_EXPERTS_DOWN, f, h);
+    experts_adapt(low, &weights[1], FTMEM_ROLE_EXPERTS_DOWN, f, h);
+    experts_adapt(low, &weights[0], FTMEM_ROLE_EXPERTS_UP, h, 2 * f);
+    weights[0].made = experts_weight_now(low, &weights[0]);
+    both = experts_batch(low, weights[0].made, x, 2 * f);
+    product = experts_gated(low, ftmem__keep(low->tape, both));
+    weights[1].made = experts_weight_now(low, &weights[1]);
+    y = experts_batch(low, weights[1].made, product, h);
+    ftmem__drop(low->tape, product);
+    ftmem__drop(low->tape, both);
+    return y;
+}
+
+/* modeling_llama4.py Llama4TextMoe: all experts' results are summed onto the shared expert's. */
+static ftmem__var experts_dense(ftmem__low *low, ftmem__var x, const experts_choice *choice)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t n = low->shape->model->experts * x.n;
+    ftmem__var given = ftmem__apply(tape, FTMEM__OP_EXPAND, &x, 1, n, x.cols, x.dtype), scores = ftmem__unary(tape, FTMEM__OP_CLONE, choice->weights), y, sum,
+               in[2];
+    experts_weight weights[2];
+    int32_t i;
+    experts_replace(tape, &given, ftmem__binary(tape, FTMEM__OP_MUL, given, ftmem__shaped(scores, scores.n, 1)));
+    ftmem__drop(tape, scores);
+    y = experts_dense_mlp(low, given, weights);
+    for (i = 0; i < 2; i++) experts_undeclare(low, &weights[i]);
+    low->routed = false;
+    in[0] = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
+    sum = ftmem__apply(tape, FTMEM__OP_MEAN, &y, 1, x.n, x.cols, experts_sum_dtype(low, y));
+    in[1] = sum;
+    experts_replace(tape, &in[0], ftmem__apply(tape, FTMEM__OP_ADD_IN_PLACE, in, 2, in[0].n, in[0].cols, in[0].dtype));
+    ftmem__drop(tape, sum);
+    ftmem__drop(tape, y);
+    ftmem__drop(tape, given);
+    return in[0];
+}
+
 enum { EXPERTS_JOINED = 500 }; /* transformers 5: one tensor for all experts */
 
 ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x)
@@ -511,14 +651,34 @@ ftmem__var ftmem__low_experts(ftmem__low *low, ftmem__var x)
     bool loop = low->shape->job->transformers_version < EXPERTS_JOINED;
     experts_choice choice;
     ftmem__var shared = { 0 }, y;
-    if (family->shared_gated) shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
+    if (low->shape->model->shared_ffn > 0 && (family->shared_first || family->shared_gated)) shared = ftmem__low_gated(low, x, low->shape->model->shared_ffn);
     choice = experts_route(low, x);
     low->routed = true;
-    y = family->experts_apart ? experts_apart(low, x, &choice) : loop ? experts_loop(low, x, &choice) : experts_in_latent(low, x, &choice);
+    y = family->experts_dense   ? experts_dense(low, x, &choice)
+        : family->experts_apart ? experts_apart(low, x, &choice)
+        : loop                  ? experts_loop(low, x, &choice)
+                                : experts_in_latent(low, x, &choice);
     low->routed = false;
-    y = experts_shared(low, x, y, shared);
+    if (!family->experts_dense) y = experts_shared(low, x, y, shared);
     ftmem__drop(low->tape, choice.logits);
     ftmem__drop(low->tape, choice.weights);
     ftmem__drop(low->tape, choice.index);
+    return y;
+}
+
+ftmem__var ftmem__low_experts_beside(ftmem__low *low, ftmem__var x, ftmem__var names[3])
+{
+    ftmem__tape *tape = low->tape;
+    experts_choice choice = experts_route(low, x);
+    ftmem__var normed, y;
+    if (low->has_weights) ftmem__drop(tape, low->weights); /* the router's result has their name, `_`, now */
+    low->has_weights = false;
+    normed = ftmem__low_norm(low, x, low->shape->h);
+    y = experts_forward(low, normed, &choice);
+    ftmem__drop(tape, normed);
+    experts_replace(tape, &y, ftmem__low_norm(low, y, low->shape->h));
+    names[0] = choice.logits;
+    names[1] = choice.weights;
+    names[2] = choice.index;
     return y;
 }

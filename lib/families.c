@@ -15,9 +15,14 @@
 /* x + attention(norm x), then x + mlp(norm x) */
 STEPS(families_sequential, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION, FTMEM__DROPOUT, FTMEM__MULTIPLY, FTMEM__ADD,
       FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP, FTMEM__DROPOUT, FTMEM__MULTIPLY, FTMEM__ADD);
+/* attention_states is a name that lives on (modeling_llama4.py Llama4TextDecoderLayer) */
+STEPS(families_llama4, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, FTMEM__ADD_ASIDE, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP, FTMEM__ADD);
 /* norms before and after each half (Gemma-2, Gemma-3) */
 STEPS(families_sandwich, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION, FTMEM__NORM, FTMEM__ADD,
       FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP, FTMEM__NORM, FTMEM__ADD);
+/* modeling_gemma4.py Gemma4TextDecoderLayer */
+STEPS(families_gemma4, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION, FTMEM__NORM, FTMEM__ADD,
+      FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP, FTMEM__EXPERTS_BESIDE, FTMEM__NORM, FTMEM__ADD, FTMEM__LAYER_INPUT, FTMEM__SCALE_IN_PLACE);
 /* norms after each half only (OLMo-2) */
 STEPS(families_post_norm, FTMEM__RESIDUAL, FTMEM__ATTENTION, FTMEM__NORM, FTMEM__ADD, FTMEM__RESIDUAL, FTMEM__MLP, FTMEM__NORM, FTMEM__ADD);
 /* attention(n) + mlp(n) + x with n = norm x (modeling_gptj.py GPTJBlock, modeling_phi.py PhiDecoderLayer) */
@@ -47,6 +52,7 @@ STEPS(families_two_norms, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, 
       FTMEM__DROPOUT, FTMEM__KEEP, FTMEM__ADD_BRANCH, FTMEM__ADD);
 
 /* modeling_nemotron_h.py NemotronHBlock */
+STEPS(families_mamba2, FTMEM__RESIDUAL, FTMEM__NARROW, FTMEM__NORM, FTMEM__WIDE_RESIDUAL, FTMEM__MIXER, FTMEM__ADD); /* modeling_mamba2.py Mamba2Block */
 STEPS(families_one_part, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MIXER, FTMEM__ADD);
 
 /* modeling_bert.py BertLayer: norms after each half, each in a module that its input outlives */
@@ -77,6 +83,8 @@ STEPS(families_head_first, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN);
     .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
 #define QWEN3_PARTS .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, \
     .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
+#define OLMO2_PARTS .norm_each = true, .views_last = true, .block = families_post_norm, .norm = FTMEM__RMS_FP32_WEIGHT, .qk_norm_kind = FTMEM__QK_WHOLE, .tables = FTMEM__TABLES_FP32, \
+    .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
 /* peft/utils/transformers_weight_conversion.py: in these families gate_proj, up_proj and down_proj (w1, w3 and w2) mean the
    experts' parameters, in dense blocks and shared experts nothing. */
 #define MOE_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
@@ -85,11 +93,17 @@ STEPS(families_head_first, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN);
     "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL}
 #define QWEN2_MOE_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
     "mlp.gate", "experts.gate_up_proj", "experts.down_proj", "shared_expert_gate"}
+#define GRANITE_MOE_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
+    "block_sparse_moe.router", "experts.gate_up_proj", "experts.down_proj", NULL}
+#define LLAMA4_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
+    "feed_forward.router", "experts.gate_up_proj", "experts.down_proj", NULL}
 #define GPT_OSS_MODULES {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
     "mlp.router", "experts.gate_up_proj", "experts.down_proj", NULL}
 #define LATENT_DENSE_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
     NULL, NULL, NULL, NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}
 #define LATENT_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
+    "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}
+#define LATENT_PLAIN_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
     "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}
 #define SPARSE_MODULES {"q_proj", NULL, NULL, NULL, "o_proj", NULL, NULL, NULL, NULL, "embed_tokens", "lm_head", NULL, NULL, \
     "mlp.gate", "experts.gate_up_proj", "experts.down_proj", NULL, "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "wq_b", "wk", "weights_proj"}
@@ -141,12 +155,29 @@ STEPS(families_whisper_decoder, WHISPER_ATTENTION, FTMEM__RESIDUAL, FTMEM__NORM,
 #define WHISPER .model_type = "whisper", BART_PARTS, .scaled_query = true, .dense_heads = true, .k_unbiased = true
 static const ftmem__family families_whisper_source = {.block = families_whisper_encoder, .fed_features = true, .positional_masks = true, WHISPER};
 
+#define DEEPSEEK_V3_PARTS .model_type = "deepseek_v3", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, \
+    .router_fp32 = true, .default_targets = R(Q_UP) | R(KV_UP)
+/* peft/utils/transformers_weight_conversion.py goes by the model type, which here is the whole model's */
+static const ftmem__family families_deepseek_v3_seen = {DEEPSEEK_V3_PARTS, .modules = LATENT_PLAIN_MODULES};
+
 static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_WHISPER] = {.block = families_whisper_decoder, .encoder = &families_whisper_source, .positions_by_row = true, WHISPER},
     [FTMEM_BART] = {.block = families_bart_decoder, .encoder = &families_bart_source, .logits_buffer = true, BART},
     [FTMEM_T5] = {.block = families_t5_decoder, .encoder = &families_t5_plain_encoder, .gated_form = &families_t5_gated, .keeps_cache = true, T5_PLAIN},
+    [FTMEM_GRANITEMOEHYBRID] = {.model_type = "granitemoehybrid", LLAMA_PARTS, .since = 500, .qkv_bias = OFF, .mlp = FTMEM__GATED_FUSED, .router = FTMEM__ROUTER_CHOSEN_WIDE,
+        .embed_scale = true, .scale_outside = true, .logit_scale = true, .ids_held = true, .tables_asked = true,
+        .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, NULL, "input_linear", "output_linear", "embed_tokens", "lm_head", [FTMEM_ROLE_ROUTER] = "router",
+                    [FTMEM_ROLE_EXPERTS_UP] = "experts.gate_up_proj", [FTMEM_ROLE_EXPERTS_DOWN] = "experts.down_proj", [FTMEM_ROLE_MIXER_IN] = "in_proj",
+                    [FTMEM_ROLE_MIXER_OUT] = "out_proj"}},
+    [FTMEM_BAMBA] = {.model_type = "bamba", LLAMA_PARTS, .since = 500, .qkv_bias = OFF, .mlp = FTMEM__GATED, .turn = FTMEM__TURN_JOINED, .returns_weights = true,
+        .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", [FTMEM_ROLE_MIXER_IN] = "in_proj",
+                    [FTMEM_ROLE_MIXER_OUT] = "out_proj"}},
+    [FTMEM_MAMBA2] = {.model_type = "mamba2", .since = 500, .block = families_mamba2, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
+        .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .positions = FTMEM__POSITIONLESS, .logits_fp32 = true,
+        .head_narrowed = true, .refused_targets = R(MIXER_OUT),
+        .modules = {NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, "embeddings", "lm_head", [FTMEM_ROLE_MIXER_IN] = "in_proj", [FTMEM_ROLE_MIXER_OUT] = "out_proj"}},
     [FTMEM_NEMOTRON_H] = {.model_type = "nemotron_h", .block = families_one_part, .norm = FTMEM__RMS_WIDENED, .positions = FTMEM__UNROTATED, .mlp = FTMEM__PLAIN, .activation = FTMEM_RELU2,
-        .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .router_fp32 = true, .logits_fp32 = true, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
+        .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .router_fp32 = true, .logits_fp32 = true, .refused_targets = R(MIXER_OUT), .since = 500, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF,
         .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF,
         .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, "up_proj", NULL, "down_proj", "embeddings", "lm_head", [FTMEM_ROLE_ROUTER] = "mixer.gate",
                     [FTMEM_ROLE_EXPERTS_UP] = "experts.up_proj", [FTMEM_ROLE_EXPERTS_DOWN] = "experts.down_proj", [FTMEM_ROLE_KV_DOWN] = "fc1_latent_proj",
@@ -171,6 +202,12 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_GEMMA3] = {.model_type = "gemma3_text", .small_buffers = 1, .block = families_sandwich, .norm = FTMEM__RMS_PLUS_ONE, .activation = FTMEM_GELU_TANH, .tied = ON, .qkv_bias = OFF,
         .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .embed_scale = true, .tables_by_kind = true,
         .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_GEMMA4] = {.model_type = "gemma4_text", .small_buffers = 1, .block = families_gemma4, .norm = FTMEM__RMS_POW, .activation = FTMEM_GELU_TANH, .tied = ON, .qkv_bias = OFF,
+        .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .embed_scale = true, .tables_by_kind = true, .by_kind = true, .turn = FTMEM__TURN_BEFORE,
+        .no_flash = true, .router = FTMEM__ROUTER_SOFTMAX_NORMED, .router_norm = ON,
+        .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL,
+                    [FTMEM_ROLE_ROUTER] = "router.proj", [FTMEM_ROLE_WIDEN] = "per_layer_model_projection", [FTMEM_ROLE_MIXER_IN] = "per_layer_input_gate",
+                    [FTMEM_ROLE_LAYER_OUT] = "per_layer_projection"}, .default_targets = R(Q) | R(V)},
     [FTMEM_PHI] = {.model_type = "phi", .table_buffers_before = 445, .turn = FTMEM__TURN_APART, .block = families_side_by_side, .parallel_block = families_side_by_side, .norm = FTMEM__LAYER, .mlp = FTMEM__PLAIN,
         .activation = FTMEM_GELU_NEW, .tied = OFF, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF, .parallel = ON, .two_norms = OFF,
         .head_bias = ON, .modules = {"q_proj", "k_proj", "v_proj", NULL, "dense", NULL, "fc1", NULL, "fc2", "embed_tokens", "lm_head", NULL, NULL},
@@ -208,9 +245,7 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_GPT_BIGCODE] = {.model_type = "gpt_bigcode", .returns_cache = true, .loss_own_dtype_v4 = true, .mask_buffer = true, GPT_LIKE, .positions = FTMEM__LEARNED, .activation = FTMEM_GELU_TANH, .qkv = FTMEM__QKV_HEADS,
         .modules = {NULL, NULL, NULL, "c_attn", "attn.c_proj", NULL, "c_fc", NULL, "mlp.c_proj", "wte", "lm_head", NULL, "wpe"}, .default_targets = R(QKV)},
     [FTMEM_OLMO] = {.model_type = "olmo", LLAMA_LIKE, .views_last = true, .norm = FTMEM__LAYER_NO_PARAMETERS, .tables = FTMEM__TABLES_FP32},
-    [FTMEM_OLMO2] = {.model_type = "olmo2", .norm_each = true, .views_last = true, .block = families_post_norm, .norm = FTMEM__RMS_FP32_WEIGHT, .qk_norm_kind = FTMEM__QK_WHOLE, .tables = FTMEM__TABLES_FP32, .activation = FTMEM_SILU,
-        .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF,
-        .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_OLMO2] = {.model_type = "olmo2", OLMO2_PARTS, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_OLMO3] = {.model_type = "olmo3", .norm_each = true, .views_last = true, .block = families_post_norm, .tables_by_kind = true, .norm = FTMEM__RMS_FP32_WEIGHT, .qk_norm_kind = FTMEM__QK_WHOLE, .tables = FTMEM__TABLES_FP32, .activation = FTMEM_SILU,
         .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF,
         .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
@@ -246,8 +281,7 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .default_targets = R(Q) | R(V)},
     [FTMEM_DEEPSEEK_V2] = {.model_type = "deepseek_v2", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_COMPLEX, .router = FTMEM__ROUTER_SOFTMAX_SCALED, .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true,
         .modules = LATENT_MODULES, .default_targets = R(Q) | R(KV_UP)},
-    [FTMEM_DEEPSEEK_V3] = {.model_type = "deepseek_v3", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON,
-        .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .modules = LATENT_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
+    [FTMEM_DEEPSEEK_V3] = {DEEPSEEK_V3_PARTS, .tower_form = &families_deepseek_v3_seen, .experts_as = FTMEM__EXPERTS_AS_PROJ, .modules = LATENT_MODULES},
     [FTMEM_MINICPM3] = {.model_type = "minicpm3", LLAMA_PARTS, .qkv_bias = OFF, .embed_scale = true, .scale_before_head = true, .modules = LATENT_DENSE_MODULES,
         .default_targets = R(Q_UP) | R(KV_UP)},
     [FTMEM_DEEPSEEK_V32] = {.model_type = "deepseek_v32", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON,
@@ -264,11 +298,11 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
         .experts_as = FTMEM__EXPERTS_AS_W, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_OLMOE] = {.model_type = "olmoe", QWEN3_PARTS, .qk_norm_kind = FTMEM__QK_WHOLE, .norm_each = true, .views_last = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF,
         .experts_as = FTMEM__EXPERTS_AS_PROJ, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
-    [FTMEM_QWEN2_MOE] = {.model_type = "qwen2_moe", LLAMA_PARTS, .qkv_bias = ON, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF, .joined_only = true, .window_mask_made = true, .shared_gated = true, .modules = QWEN2_MOE_MODULES,
+    [FTMEM_QWEN2_MOE] = {.model_type = "qwen2_moe", LLAMA_PARTS, .qkv_bias = ON, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF, .since = 500, .window_mask_made = true, .shared_gated = true, .modules = QWEN2_MOE_MODULES,
         .default_targets = R(Q) | R(V)},
     [FTMEM_GPT_OSS] = {.model_type = "gpt_oss", .block = families_sequential, .norm = FTMEM__RMS_FP32_WEIGHT, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = ON, .o_bias = ON, .mlp_bias = OFF,
         .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .expert_bias = ON, .turn = FTMEM__TURN_HALVES, .eager = FTMEM__EAGER_SINKS_NAMED, .always_mask = true,
-        .joined_only = true, .no_flash = true, .router = FTMEM__ROUTER_CHOSEN, .experts_gate = FTMEM__GATE_CLAMPED, .modules = GPT_OSS_MODULES, .default_targets = R(Q) | R(V)},
+        .since = 500, .no_flash = true, .router = FTMEM__ROUTER_CHOSEN, .experts_gate = FTMEM__GATE_CLAMPED, .modules = GPT_OSS_MODULES, .default_targets = R(Q) | R(V)},
     /* modeling_qwen3_next.py Qwen3NextDecoderLayer: linear attention and attention in one place; peft/utils/constants.py has no targets for them */
     [FTMEM_QWEN3_NEXT] = {.model_type = "qwen3_next", QWEN3_HYBRID, .linear_joined = true, .shared_gated = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = ON, .experts_as = FTMEM__EXPERTS_AS_PROJ,
         .modules = QWEN3_NEXT_MODULES},
@@ -276,6 +310,23 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_QWEN3_5_MOE] = {.model_type = "qwen3_5_moe_text", QWEN3_HYBRID, .tables_by_row = true, .shared_gated = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = ON,
         .modules = QWEN3_5_MODULES(, [FTMEM_ROLE_ROUTER] = "mlp.gate", [FTMEM_ROLE_EXPERTS_UP] = "experts.gate_up_proj",
                                    [FTMEM_ROLE_EXPERTS_DOWN] = "experts.down_proj", [FTMEM_ROLE_SHARED_GATE] = "shared_expert_gate")},
+    [FTMEM_DOTS1] = {.model_type = "dots1", QWEN3_PARTS, .norm_each = true, .since = 500, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = OFF, .experts_as = FTMEM__EXPERTS_AS_PROJ,
+        .router_fp32 = true, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_FLEX_OLMO] = {.model_type = "flex_olmo", OLMO2_PARTS, .since = 500, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF, .experts_as = FTMEM__EXPERTS_AS_PROJ,
+        .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_GRANITEMOE] = {.model_type = "granitemoe", LLAMA_PARTS, .qkv_bias = OFF, .embed_scale = true, .scale_outside = true, .logit_scale = true, .since = 500,
+        .router = FTMEM__ROUTER_CHOSEN_WIDE, .modules = GRANITE_MOE_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_GLM4_MOE_LITE] = {.model_type = "glm4_moe_lite", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_INTERLEAVED, .since = 500, .router = FTMEM__ROUTER_SIGMOID_GROUPED,
+        .router_norm = ON, .experts_as = FTMEM__EXPERTS_AS_PROJ, .router_fp32 = true, .modules = LATENT_MODULES, .default_targets = R(Q_UP) | R(KV_UP)},
+    [FTMEM_ERNIE4_5_MOE] = {.model_type = "ernie4_5_moe", .block = families_sequential, .activation = FTMEM_SILU, .tied = ON, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF,
+        .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .tables = FTMEM__TABLES_TURNED_FP32, .since = 500, .shared_first = true, .router = FTMEM__ROUTER_SOFTMAX_BIASED,
+        .router_norm = ON, .router_fp32 = true, .experts_as = FTMEM__EXPERTS_AS_PROJ, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},
+    /* AutoModelForCausalLM's class: the whole model's, Llama4ForConditionalGeneration, fails in its own forward (5.24 reads image_outputs
+       of an output that has none) */
+    [FTMEM_LLAMA4] = {.model_type = "llama4_text", .block = families_llama4, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF,
+        .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .turn = FTMEM__TURN_COMPLEX, .softmax_own_dtype = true, .softmax_uncast = true, .no_flash = true, .since = 500,
+        .normed_after = true, .scaled_unrotated = true, .experts_dense = true, .router = FTMEM__ROUTER_SCATTERED, .refused_targets = R(ROUTER), .modules = LLAMA4_MODULES,
+        .default_targets = R(Q) | R(V)},
     [FTMEM_BERT] = {.model_type = "bert", BERT_LIKE, .block = families_bert, .id_buffers = 2,
         .head = {[FTMEM_TASK_CLASSIFY] = families_head_pooled, [FTMEM_TASK_MASKED_LM] = families_head_transform, [FTMEM_TASK_TOKEN_CLASSIFY] = families_head_dropout},
         .modules = {"query", "key", "value", NULL, "attention.output.dense", NULL, "intermediate.dense", NULL, "output.dense", "word_embeddings", "classifier", NULL,
@@ -311,6 +362,16 @@ static const ftmem__family families_towers[FTMEM_TOWER_END] = {
     [FTMEM_TOWER_LLAVA] = {.model_type = "clip_vision_model", TOWER, .activation = FTMEM_QUICK_GELU, .class_token = true, .embed_norm = true, .modules = CLIP_MODULES},
     [FTMEM_TOWER_GEMMA3] = {.model_type = "siglip_vision_model", TOWER, .activation = FTMEM_GELU_TANH, .patch_bias = true, .image_masks = true, .bridge = FTMEM__BRIDGE_GEMMA3,
         .modules = CLIP_MODULES},
+    /* modeling_qwen2_5_vl.py Qwen2_5_VisionTransformerPretrainedModel */
+    [FTMEM_TOWER_QWEN2_5_VL] = {.model_type = "qwen2_5_vl_vision", .block = families_sequential, .embedding = FTMEM__EMBED_IMAGE, .norm = FTMEM__RMS, .positions = FTMEM__ROPE,
+        .tables = FTMEM__TABLES_CAST_QK_FP32, .qkv = FTMEM__QKV_HEADS, .activation = FTMEM_SILU, .bidirectional = true, .any_size = true, .chunked = true,
+        .bridge = FTMEM__BRIDGE_QWEN, .tied = OFF, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF,
+        .modules = {NULL, NULL, NULL, "qkv", "proj", "gate_proj", "up_proj", NULL, "down_proj"}},
+    /* modeling_qwen3_vl.py Qwen3VLVisionModel */
+    [FTMEM_TOWER_QWEN3_VL] = {.model_type = "qwen3_vl_vision", .block = families_sequential, .embedding = FTMEM__EMBED_IMAGE, .norm = FTMEM__LAYER, .positions = FTMEM__ROPE,
+        .tables = FTMEM__TABLES_CAST_QK_FP32, .qkv = FTMEM__QKV_HEADS, .mlp = FTMEM__PLAIN, .activation = FTMEM_GELU_TANH, .bidirectional = true, .any_size = true, .chunked = true,
+        .patch_bias = true, .resampled = true, .no_input_leaf = true, .bridge = FTMEM__BRIDGE_QWEN, .tied = OFF, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON,
+        .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .modules = {NULL, NULL, NULL, "qkv", "proj", NULL, "linear_fc1", NULL, "linear_fc2"}},
 };
 
 /* clang-format on */
@@ -323,6 +384,7 @@ static bool families_modelled(const ftmem_model *model)
 const ftmem__family *ftmem__family_of(const ftmem_model *model)
 {
     const ftmem__family *row = &families_rows[families_modelled(model) ? model->family : FTMEM_LLAMA];
+    if (row->tower_form && model->tower) return row->tower_form;
     return row->gated_form && model->gated == FTMEM_ON ? row->gated_form : row;
 }
 
@@ -362,6 +424,15 @@ int64_t ftmem__image_tokens(const ftmem_model *model)
     return side * side + 1;
 }
 
+static void families_by_kind(ftmem_model *model)
+{
+    families_int(&model->full_head_dim, model->head_dim);
+    families_int(&model->full_kv_heads, model->kv_heads);
+    families_int(&model->shared_kv_ffn, model->ffn);
+    families_int(&model->layer_input_vocab, model->layer_input > 0 ? model->vocab : 0);
+    families_switch(&model->full_values_from_keys, OFF);
+}
+
 void ftmem__model_defaults(ftmem_model *model)
 {
     const ftmem__family *row = ftmem__family_of(model);
@@ -383,6 +454,7 @@ void ftmem__model_defaults(ftmem_model *model)
         families_int(&model->conv_kernel, 4);
     }
     families_int(&model->position_rows, row->positions == FTMEM__LEARNED ? model->max_positions : 0);
+    if (row->by_kind) families_by_kind(model);
     if (row->positions == FTMEM__RELATIVE) families_int(&model->relative_buckets, 32);
     if (!row->encoder) return;
     families_int(&model->encoder_layers, model->layers);
@@ -429,6 +501,7 @@ int64_t ftmem__image_features(const ftmem_model *model, const ftmem_job *job)
 void ftmem__model_tower(const ftmem_model *model, ftmem_model *tower)
 {
     const ftmem__family *row = ftmem__family_tower(model);
+    int64_t i;
     memset(tower, 0, sizeof *tower);
     tower->struct_size = model->struct_size;
     tower->layers = model->tower_layers;
@@ -438,8 +511,11 @@ void ftmem__model_tower(const ftmem_model *model, ftmem_model *tower)
     tower->head_dim = tower->rotary_dim = tower->value_dim = model->tower_hidden / model->tower_heads;
     tower->activation = model->tower_activation;
     tower->image_size = model->image_size;
+    tower->position_rows = model->tower_positions;
     tower->patch_size = model->patch_size;
-    tower->channels = model->channels;
+    tower->channels = model->channels * (model->temporal_patch > 0 ? model->temporal_patch : 1);
+    for (i = 0; i < tower->layers && i < FTMEM_MAX_LAYERS; i++)
+        if (model->tower_full_every > 0 && (i + 1) % model->tower_full_every != 0) tower->layer_kind[i] = FTMEM__LAYER_SLIDING;
     families_switches(tower, row);
 }
 
@@ -479,6 +555,24 @@ static ftmem_status families_fail_form(const ftmem_model *model, ftmem_error *er
                        "model.parallel is on, but in no block of this family do attention and MLP read the same stream");
 }
 
+/* Blocks that differ: which keys and values the last ones take must be there. */
+static ftmem_status families_check_kinds(const ftmem_model *model, ftmem_error *error)
+{
+    int64_t i, own = model->layers - model->shared_kv_layers;
+    int32_t seen = 0;
+    if (!ftmem__family_of(model)->by_kind && (model->full_head_dim || model->full_kv_heads || model->shared_kv_layers || model->layer_input))
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "model.full_head_dim", "given",
+                           "model.full_head_dim, full_kv_heads, shared_kv_layers and layer_input are modelled in the family gemma4 alone.");
+    if (!ftmem__family_of(model)->by_kind) return FTMEM_OK;
+    for (i = 0; i < own && i < model->layers; i++) seen |= 1 << ftmem__layer_attention(model->layer_kind[i]);
+    for (; i < model->layers; i++)
+        if (!(seen >> ftmem__layer_attention(model->layer_kind[i]) & 1))
+            return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.shared_kv_layers", model->shared_kv_layers,
+                                   "model.shared_kv_layers leaves no block of the same kind whose keys and values could be taken.");
+    if (model->heads % model->full_kv_heads == 0) return FTMEM_OK;
+    return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.full_kv_heads", model->full_kv_heads, "model.full_kv_heads must divide model.heads.");
+}
+
 ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error)
 {
     ftmem_status status;
@@ -494,6 +588,8 @@ ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error)
     if (model->head_dim == 0)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.heads", model->heads,
                                "model.heads is larger than model.hidden; hidden / heads must be at least 1.");
+    status = families_check_kinds(model, error);
+    if (status != FTMEM_OK) return status;
     if (model->heads % model->kv_heads)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.kv_heads", model->kv_heads, "model.kv_heads must divide model.heads.");
     if (model->experts_per_token > model->experts)

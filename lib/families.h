@@ -51,6 +51,11 @@ enum {
     FTMEM__DROPOUT_ADD_BRANCH,    /* cur = residual + dropout(branch); cur and branch have names until then */
     FTMEM__CLAMP,                 /* cur = clamp(cur), in fp16 */
     FTMEM__ADD_NAMED,             /* cur = residual + cur; residual keeps its name until it is bound anew */
+    FTMEM__EXPERTS_BESIDE,        /* cur = norm(cur) + norm(experts(norm(residual))), in blocks with experts (modeling_gemma4.py) */
+    FTMEM__LAYER_INPUT,           /* cur = norm(out(act(gate(cur)) x the layer's input)), where the model has one, and the residual is added */
+    FTMEM__SCALE_IN_PLACE,        /* cur *= a buffer */
+    FTMEM__NARROW,                /* cur = cur.to(weight.dtype) (modeling_mamba2.py Mamba2Block) */
+    FTMEM__WIDE_RESIDUAL,         /* residual = residual.float() */
     FTMEM__MIXER                  /* cur = attention, a state-space mixer or an MLP of cur: a block has one of them (modeling_nemotron_h.py) */
 };
 
@@ -62,10 +67,11 @@ enum {
     FTMEM__LAYER_NO_PARAMETERS,
     FTMEM__LAYER_FP32,
     FTMEM__RMS_T5,
-    FTMEM__RMS_WIDENED
-};                                                                                                              /* norm kinds */
-enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI, FTMEM__RELATIVE, FTMEM__UNROTATED }; /* positions */
-enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN, FTMEM__GATED_T5, FTMEM__PLAIN_NAMED };                   /* MLP kinds */
+    FTMEM__RMS_WIDENED,
+    FTMEM__RMS_POW
+};                                                                                                                                   /* norm kinds */
+enum { FTMEM__ROPE, FTMEM__ROPE_INTERLEAVED, FTMEM__LEARNED, FTMEM__ALIBI, FTMEM__RELATIVE, FTMEM__UNROTATED, FTMEM__POSITIONLESS }; /* positions */
+enum { FTMEM__GATED, FTMEM__GATED_FUSED, FTMEM__PLAIN, FTMEM__GATED_T5, FTMEM__PLAIN_NAMED };                                        /* MLP kinds */
 /* FUSED: split in one; SLICED: three slices of one projection; HEADS: each head's three parts, split in one; SELECTED: each
    head's three parts, selected one by one; INDEXED: modeling_falcon.py FalconAttention._split_heads. */
 enum { FTMEM__QKV_SEPARATE, FTMEM__QKV_FUSED, FTMEM__QKV_SLICED, FTMEM__QKV_HEADS, FTMEM__QKV_SELECTED, FTMEM__QKV_INDEXED, FTMEM__QKV_UNBOUND };
@@ -90,14 +96,16 @@ enum {
     FTMEM__TURN_JOINED_LATE,
     FTMEM__TURN_COMPLEX,
     FTMEM__TURN_INTERLEAVED,
-    FTMEM__TURN_HALVES
-};
+    FTMEM__TURN_HALVES,
+    FTMEM__TURN_BEFORE
+}; /* BEFORE: whole heads, before they come first */
 enum {
     FTMEM__TABLES_CAST,
     FTMEM__TABLES_FP32,
     FTMEM__TABLES_CAST_QK_FP32,
-    FTMEM__TABLES_QK_FP32_TWICE
-}; /* cos and sin in the stream's dtype or fp32; q and k widened before, or for each use */
+    FTMEM__TABLES_QK_FP32_TWICE,
+    FTMEM__TABLES_TURNED_FP32
+}; /* cos and sin in the stream's dtype or fp32; q and k widened before, or for each use, or after pairs were turned, by tables of each call */
 enum {
     FTMEM__EMBED_TOKENS,
     FTMEM__EMBED_SEGMENTS,
@@ -105,18 +113,23 @@ enum {
     FTMEM__EMBED_NORMED,
     FTMEM__EMBED_IMAGE
 }; /* the embedding: program.c, encoder.c, image.c */
-enum { FTMEM__BRIDGE_LLAVA, FTMEM__BRIDGE_GEMMA3 };
+enum { FTMEM__BRIDGE_LLAVA, FTMEM__BRIDGE_GEMMA3, FTMEM__BRIDGE_QWEN };
 enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS }; /* where q/k norms work; a weight for each head */
 
 /* Routers: scores by softmax in fp32, then the best; CAST to the logits' dtype; SCALED by a constant. SIGMOID: the best by
    score and a bias, their scores gathered; GROUPED: from the best groups, and scaled. CHOSEN: the best logits, which have a
-   bias, and then softmax of those alone. */
+   bias, and then softmax of those alone; WIDE: without one, in fp32. BIASED: softmax in fp32 whatever autocast says, the best by
+   score and a frozen bias, their scores gathered and divided. SCATTERED: the sigmoid of the best logits, the others' are minus infinity. */
 enum {
     FTMEM__ROUTER_NONE,
     FTMEM__ROUTER_CHOSEN,
+    FTMEM__ROUTER_CHOSEN_WIDE,
+    FTMEM__ROUTER_SOFTMAX_BIASED,
+    FTMEM__ROUTER_SCATTERED,
     FTMEM__ROUTER_SOFTMAX,
     FTMEM__ROUTER_SOFTMAX_CAST,
     FTMEM__ROUTER_SOFTMAX_SCALED,
+    FTMEM__ROUTER_SOFTMAX_NORMED, /* of a norm of the stream; the weights times a parameter (modeling_gemma4.py Gemma4TextRouter) */
     FTMEM__ROUTER_SIGMOID,
     FTMEM__ROUTER_SIGMOID_GROUPED
 };
@@ -146,6 +159,8 @@ enum {
 };
 /* Beside them, where blocks hand on which keys they have chosen (ftmem__shape_layer_kind): the block before has just chosen,
    or has handed on itself what it was given. */
+/* Likewise, where last blocks take keys and values of earlier ones: the block whose they are, and one that takes them. */
+enum { FTMEM__LAYER_STORES = 64, FTMEM__LAYER_REUSES = 128 };
 enum { FTMEM__LAYER_HANDED_NEW = 64, FTMEM__LAYER_HANDED_OLD = 128, FTMEM__LAYER_HANDED = 192 };
 enum { FTMEM__MLP_DENSE, FTMEM__MLP_EXPERTS, FTMEM__MLP_NONE, FTMEM__MLP_KINDS };
 static inline uint8_t ftmem__layer_attention(uint8_t kind)
@@ -160,6 +175,7 @@ static inline uint8_t ftmem__layer_mlp(uint8_t kind)
 typedef struct ftmem__family {
     const char *model_type;
     const struct ftmem__family *encoder;                    /* the stack before this one; NULL: none */
+    const struct ftmem__family *tower_form;                 /* the same inside a vision-language model, where PEFT sees other modules */
     const struct ftmem__family *gated_form;                 /* the same with a gated MLP, where models come in both forms */
     const uint8_t *block, *parallel_block, *two_norm_block; /* FTMEM__END-terminated */
     const uint8_t *head[FTMEM_TASK_END];                    /* by task: steps before the last linear; NULL: a decoder's, or none */
@@ -221,9 +237,18 @@ typedef struct ftmem__family {
     bool keeps_cache;             /* keys and values go through a cache in training too: model.config.use_cache does not reach the
                                             decoder's own config (modeling_t5.py T5Stack) */
     bool loss_own_dtype;          /* CrossEntropyLoss of the logits as they are, in the model's own forward (modeling_t5.py, modeling_bert.py) */
+    bool by_kind;                 /* full blocks have heads of their own, and blocks with keys of others an MLP of their own (modeling_gemma4.py) */
     bool down_never_quantized;    /* _keep_in_fp32_modules has the down projection (modeling_t5.py) */
+    int32_t since;                /* the version of transformers that has this code; 0: any that is modelled */
+    uint32_t refused_targets;     /* linears at which PEFT fails, though all-linear means them */
+    bool ids_held;                /* position_ids is a name of the model's forward, no argument of its blocks (modeling_granitemoehybrid.py) */
+    bool tables_asked;            /* cos and sin are made where some block rotates (position_embedding_type) */
+    bool head_narrowed;           /* lm_head(x.to(weight.dtype)) (modeling_mamba2.py) */
     bool window_mask_made;        /* a mask of windows is made even where no block has one (modeling_qwen2_moe.py: sliding_window becomes 0) */
-    bool joined_only;             /* only the classes of transformers 5 are modelled, where all experts are one tensor */
+    bool experts_dense;           /* every expert works on every token, weighed by its score (modeling_llama4.py Llama4TextMoe) */
+    bool normed_after;            /* queries and keys that rotate are normalised afterwards, without weights (modeling_llama4.py Llama4TextL2Norm) */
+    bool scaled_unrotated;        /* queries that do not rotate are multiplied by a number for each position (modeling_llama4.py) */
+    bool shared_first;            /* the shared expert comes before the router (modeling_ernie4_5_moe.py) */
     bool shared_gated;            /* the shared expert comes first, and is weighed by a sigmoid (modeling_qwen2_moe.py) */
     bool logits_fp32;             /* lm_head(...).float() in the model's forward (modeling_nemotron_h.py) */
     bool scaled_by_position;      /* rotated queries are multiplied by a number for each position (modeling_ministral3.py get_llama_4_attn_scale) */
@@ -233,6 +258,10 @@ typedef struct ftmem__family {
     bool class_token;             /* before the patches */
     bool patch_bias;              /* the convolution over patches has one */
     bool image_masks;             /* the text model's masks let tokens of one image see each other (modeling_gemma3.py token_type_ids) */
+    bool resampled;               /* a learned table of positions is resampled to each image's grid (modeling_qwen3_vl.py) */
+    bool no_input_leaf;           /* enable_input_require_grads finds no embedding in it (modeling_qwen3_vl.py Qwen3VLVisionModel) */
+    bool any_size;                /* images of any size, whose merged patches are whole */
+    bool chunked;                 /* attention takes images apart, and windows where it has them (modeling_qwen2_5_vl.py) */
     uint8_t bridge;               /* from a tower to the text model: FTMEM__BRIDGE_... (image.c) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */

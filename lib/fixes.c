@@ -16,6 +16,15 @@ static bool fixes_set(int32_t *member, int32_t value)
     return true;
 }
 
+/* What belongs to the optimizer that goes, goes with it. */
+static bool fixes_optimizer(fixes_trial *t, int32_t optimizer)
+{
+    if (!fixes_set(&t->job.optimizer, optimizer)) return false;
+    t->job.optimizer_rank = 0;
+    t->job.optimizer_in_backward = FTMEM_AUTO;
+    return true;
+}
+
 static bool fixes_number(fixes_trial *t, int64_t *member, int64_t value)
 {
     if (value < 1 || value >= *member) return false;
@@ -115,8 +124,8 @@ static bool fixes_apply(fixes_trial *t, int32_t code)
     case FTMEM_FIX_CHUNKED_LOSS: return fixes_loss(t, FTMEM_LOSS_CHUNKED);
     case FTMEM_FIX_HALVE_BATCH: return fixes_batch(t, t->job.micro_batch / 2);
     case FTMEM_FIX_BATCH_ONE: return t->job.micro_batch > 2 && fixes_batch(t, 1);
-    case FTMEM_FIX_OPTIMIZER_8BIT: return t->job.optimizer != FTMEM_PAGED_ADAMW_8BIT && fixes_set(&t->job.optimizer, FTMEM_ADAMW_8BIT);
-    case FTMEM_FIX_OPTIMIZER_PAGED: return fixes_set(&t->job.optimizer, FTMEM_PAGED_ADAMW_8BIT);
+    case FTMEM_FIX_OPTIMIZER_8BIT: return t->job.optimizer != FTMEM_PAGED_ADAMW_8BIT && fixes_optimizer(t, FTMEM_ADAMW_8BIT);
+    case FTMEM_FIX_OPTIMIZER_PAGED: return fixes_optimizer(t, FTMEM_PAGED_ADAMW_8BIT);
     case FTMEM_FIX_HALVE_SEQUENCE: return fixes_halve_sequence(t);
     case FTMEM_FIX_PURE_BF16: return fixes_pure_bf16(t);
     case FTMEM_FIX_LORA: return t->adapter.kind == FTMEM_ADAPTER_NONE && fixes_adapter(t, FTMEM_ADAPTER_LORA);

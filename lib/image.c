@@ -31,13 +31,88 @@ static ftmem__var image_with_class(ftmem__low *low, ftmem__var patches)
     return x;
 }
 
+static void image_hold(ftmem__low *low, ftmem__prologue *p, int64_t n, int32_t dtype)
+{
+    ftmem__var v = ftmem__constant(n, 0, dtype);
+    v.store = ftmem__alloc(low->tape, FTMEM__OP_TABLE, n, 0, dtype, low->tape->birth);
+    p->held[p->held_count++] = v;
+}
+
+/* hidden_states[window_index, :, :], which lies in CPU memory: its gradient is summed into zeros. */
+static ftmem__var image_permuted(ftmem__low *low, ftmem__var x)
+{
+    return ftmem__unary(low->tape, FTMEM__OP_INDEX, x);
+}
+
+/* modeling_qwen2_5_vl.py: patches in the order of windows. */
+static ftmem__var image_in_windows(ftmem__low *low, ftmem__var patches)
+{
+    ftmem__var y;
+    if (!low->shape->window) return patches;
+    y = image_permuted(low, patches);
+    ftmem__drop(low->tape, patches);
+    return y;
+}
+
+/* modeling_qwen3_vl.py: four rows of the table for each patch, weighted in fp32 and summed; takes over the patches. Indices,
+   weights and the sum are names. */
+static ftmem__var image_resampled(ftmem__low *low, ftmem__prologue *p, ftmem__var patches)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t n = 4 * low->tokens, h = low->shape->h;
+    ftmem__var in[2], weighted, sum, cast, y;
+    image_hold(low, p, n, FTMEM_INT64);
+    image_hold(low, p, n, FTMEM_FP32);
+    in[0] = ftmem__low_lookup(low, image_parameter(low, low->shape->model->position_rows, h), n);
+    ftmem__save_var(tape, in[0], p->held[p->held_count - 2]);
+    in[1] = p->held[p->held_count - 1];
+    weighted = ftmem__apply(tape, FTMEM__OP_MUL, in, 2, n * h, (int32_t)h, FTMEM_FP32);
+    ftmem__drop(tape, in[0]);
+    sum = ftmem__apply(tape, FTMEM__OP_SUM, &weighted, 1, low->tokens * h, (int32_t)h, FTMEM_FP32);
+    ftmem__drop(tape, weighted);
+    p->held[p->held_count++] = sum;
+    cast = ftmem__cast(tape, sum, patches.dtype);
+    y = ftmem__binary(tape, FTMEM__OP_ADD, patches, cast);
+    ftmem__drop(tape, cast);
+    ftmem__drop(tape, patches);
+    return y;
+}
+
+/* Windows of an image. */
+static int64_t image_windows(const ftmem__shape *shape)
+{
+    return (shape->grid[0] + shape->window - 1) / shape->window * ((shape->grid[1] + shape->window - 1) / shape->window);
+}
+
+/* get_vision_position_ids and the sequences' ends, then cos and sin of every patch in fp32: kept by rotations that record a graph. */
+void ftmem__low_image_positions(ftmem__low *low, ftmem__prologue *p)
+{
+    const ftmem__shape *shape = low->shape;
+    bool leaf = shape->require_input_grad && !shape->family->no_input_leaf, cut = shape->job->recompute == FTMEM_RECOMPUTE_REENTRANT && !leaf;
+    bool graph = shape->tower_trained || leaf || (shape->adapted && shape->adapter->targets && !cut);
+    int32_t i;
+    if (shape->family->positions != FTMEM__ROPE) return;
+    image_hold(low, p, 2 * low->tokens, FTMEM_INT64);
+    for (i = 0; i < 1 + (shape->window > 0); i++) { /* arguments of the blocks */
+        image_hold(low, p, 4 * (low->b * (i ? image_windows(shape) : 1) + 1), FTMEM_INT8);
+        if (graph) p->masks[p->mask_count++] = p->held[--p->held_count];
+    }
+    for (i = 0; i < 2; i++) {
+        image_hold(low, p, low->tokens * shape->rotary, FTMEM_FP32);
+        if (graph) p->tables[i] = p->held[--p->held_count];
+    }
+    p->has_tables = graph;
+}
+
 /* modeling_clip.py CLIPVisionEmbeddings.forward with pre_layrnorm; modeling_siglip.py SiglipVisionEmbeddings.forward */
-ftmem__var ftmem__low_embed_image(ftmem__low *low)
+ftmem__var ftmem__low_embed_image(ftmem__low *low, ftmem__prologue *p)
 {
     const ftmem__shape *shape = low->shape;
     ftmem__tape *tape = low->tape;
     ftmem__var patches = ftmem__low_patches(low, FTMEM_ROLE_TOWER, shape->s - shape->family->class_token, shape->family->patch_bias), x, rows, y;
     ftmem__low_input_leaf(low, &patches);
+    if (shape->family->resampled) return image_resampled(low, p, patches);
+    if (shape->family->positions != FTMEM__LEARNED) return image_in_windows(low, patches);
     x = image_with_class(low, patches);
     rows = ftmem__low_lookup(low, image_parameter(low, shape->s, shape->h), shape->s);
     y = ftmem__binary(tape, FTMEM__OP_ADD, x, rows);
@@ -162,10 +237,67 @@ static ftmem__var image_bridge_gemma3(ftmem__low *low, ftmem__var x)
     return cast;
 }
 
+/* Two linears over merged patches; takes over x. */
+static ftmem__var image_merge(ftmem__low *low, ftmem__var x)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t merged = low->shape->unit * low->shape->h;
+    tape->part = FTMEM__PART_TOWER;
+    x.cols = (int32_t)merged;
+    image_replace(tape, &x, image_linear(low, x, merged));
+    image_replace(tape, &x, ftmem__unary(tape, FTMEM__OP_GELU, x));
+    image_replace(tape, &x, image_linear(low, x, low->shape->next->h));
+    return x;
+}
+
+/* modeling_qwen3_vl.py Qwen3VLVisionPatchMerger with its norm after the patches are merged; the outputs hold what it makes. */
+ftmem__var ftmem__low_tap(ftmem__low *low, ftmem__var x)
+{
+    int64_t merged = low->shape->unit * low->shape->h;
+    ftmem__var each, y;
+    low->adapted = low->shape->adapted;
+    x.cols = (int32_t)merged;
+    y = image_merge(low, ftmem__low_norm(low, x, merged));
+    ftmem__cache_hold(low->tape, y, ftmem__holds_outputs(low->shape->job));
+    each = ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, y); /* torch.split, and torch.cat in the text model's frame */
+    ftmem__drop(low->tape, y);
+    return each;
+}
+
+/* modeling_qwen3_vl.py Qwen3VLTextModel._deepstack_process */
+ftmem__var ftmem__low_deepstack(ftmem__low *low, ftmem__var x, ftmem__var features)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var in[2], part, wide;
+    tape->part = FTMEM__PART_RESIDUAL;
+    in[0] = ftmem__unary(tape, FTMEM__OP_CLONE, x);
+    wide = ftmem__cast(tape, features, x.dtype);
+    part = ftmem__apply(tape, FTMEM__OP_INDEX, in, 1, features.n, features.cols, x.dtype);
+    in[1] = ftmem__binary(tape, FTMEM__OP_ADD, part, wide);
+    ftmem__drop(tape, part);
+    part = ftmem__apply(tape, FTMEM__OP_INDEX_PUT, in, 2, x.n, x.cols, x.dtype);
+    ftmem__drop(tape, in[1]);
+    ftmem__drop(tape, wide);
+    ftmem__drop(tape, in[0]);
+    return part;
+}
+
+/* modeling_qwen2_5_vl.py Qwen2_5_VLPatchMerger, then the order of patches again; the outputs hold what goes in. */
+static ftmem__var image_bridge_qwen(ftmem__low *low, ftmem__var x)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var y;
+    ftmem__cache_hold(tape, x, ftmem__holds_outputs(low->shape->job));
+    y = image_merge(low, ftmem__low_norm(low, x, low->shape->h));
+    if (low->shape->window) image_replace(tape, &y, image_permuted(low, y));
+    return image_join(low, y);
+}
+
 ftmem__var ftmem__low_bridge(ftmem__low *low, ftmem__var x)
 {
     low->tape->part = FTMEM__PART_TOWER;
     low->adapted = low->shape->adapted;
+    if (low->shape->family->bridge == FTMEM__BRIDGE_QWEN) return image_bridge_qwen(low, x);
     if (low->shape->family->bridge == FTMEM__BRIDGE_GEMMA3) return image_bridge_gemma3(low, x);
     return image_bridge_llava(low, x);
 }
@@ -204,10 +336,9 @@ ftmem__var ftmem__low_scatter(ftmem__low *low, ftmem__prologue *p, ftmem__var wo
     ftmem__drop(tape, words);
     p->held[p->held_count++] = mask; /* names of the caller's */
     p->held[p->held_count++] = ftmem__keep(tape, y);
-    if (low->shape->image_masks) { /* block_sequence_ids */
-        mask = ftmem__constant(low->tokens, 0, FTMEM_INT64);
-        mask.store = ftmem__alloc(tape, FTMEM__OP_TABLE, mask.n, 0, FTMEM_INT64, tape->birth);
-        p->held[p->held_count++] = mask;
-    }
+    if (low->shape->image_masks) image_hold(low, p, low->tokens, FTMEM_INT64); /* block_sequence_ids */
+    if (low->shape->taps)
+        image_hold(low, p, low->shape->taps * in[1].n, low->shape->autocast ? low->shape->autocast : low->shape->dtype); /* features of other blocks, joined */
+    if (low->shape->takes_video) image_hold(low, p, low->tokens, FTMEM_BOOL);                                            /* the mask of video tokens */
     return y;
 }

@@ -1,6 +1,7 @@
 /* From the caller's job to one that needs no more questions: import, ranges, defaults, contradictions. */
 #include "job.h"
 #include "method.h"
+#include "objective.h"
 #include "optimizer.h"
 
 /* -------------------------------------------------------------------------------------------------- sentences */
@@ -105,8 +106,14 @@ static ftmem_status job_check_supported(const ftmem__case *c, ftmem_error *error
 static ftmem_status job_check_tower(const ftmem__case *c, ftmem_error *error)
 {
     const ftmem_model *m = &c->model;
+    bool none = m->tower == FTMEM_TOWER_GEMMA4 && m->tower_layers == 0; /* the class comes without one */
+    if (m->audio_layers > 0 &&
+        (m->audio_hidden == 0 || m->audio_heads == 0 || m->audio_kernel == 0 || m->audio_channels == 0 || m->audio_channels_last == 0 || m->audio_out == 0))
+        return ftmem__fail(
+            error, FTMEM_E_MISSING, "model.audio_hidden", "0",
+            "model.audio_layers is given, but not the tower's dimensions: audio_hidden, _heads, _kernel, _channels, _channels_last and _out are required");
     if (m->tower == 0 && m->mtp_layers == 0) return FTMEM_OK;
-    if (m->tower > 0 && (m->tower_hidden == 0 || m->tower_ffn == 0 || m->tower_layers == 0 || m->patch_size == 0))
+    if (m->tower > 0 && !none && (m->tower_hidden == 0 || m->tower_ffn == 0 || m->tower_layers == 0 || m->patch_size == 0))
         return ftmem__fail(error, FTMEM_E_MISSING, "model.tower_hidden", "0",
                            "model.tower is given, but not its dimensions: tower_hidden, tower_ffn, tower_layers and patch_size are required");
     if (c->adapter.layers_first == 0 && c->adapter.layers_last == 0) return FTMEM_OK;
@@ -222,12 +229,17 @@ static int64_t job_split_tokens(const ftmem_job *job)
     return job->micro_batch * ((job->sequence + 7) / 8);
 }
 
+static bool job_trains_fp16(const ftmem__case *c)
+{
+    return c->adapter.kind == FTMEM_ADAPTER_NONE && c->job.dtype == FTMEM_FP16;
+}
+
 static void job_fill_optimizer(ftmem__case *c)
 {
     const ftmem__optimizer *o = ftmem__optimizer_of(&c->job);
     if (o->full_only) JOB_DEFAULT(job, optimizer_rank, 128)
     JOB_DEFAULT(job, optimizer_in_backward, o->in_backward ? FTMEM_ON : FTMEM_OFF)
-    JOB_DEFAULT(job, grad_scaler, c->job.autocast == FTMEM_FP16 ? FTMEM_ON : FTMEM_OFF)
+    JOB_DEFAULT(job, grad_scaler, c->job.autocast == FTMEM_FP16 && !job_trains_fp16(c) ? FTMEM_ON : FTMEM_OFF)
 }
 
 static void job_fill_training(ftmem__case *c)
@@ -350,8 +362,10 @@ static void job_fill_stack(ftmem__case *c)
 static void job_fill(ftmem__case *c)
 {
     c->note_count = 0;
+    c->forward_only = false;
     if (c->model.inferred) ftmem__case_note(c, FTMEM_NOTE_INFERRED, "model", 0);
     job_fill_stack(c);
+    ftmem__objective_fill(c);
     job_fill_batch(c);
     job_fill_training(c);
     job_fill_adapter(c);
@@ -408,6 +422,32 @@ static ftmem_status job_check_dora(const ftmem__case *c, ftmem_error *error)
     return FTMEM_OK;
 }
 
+static const char *job_uncompiled(const ftmem__case *c)
+{
+    const ftmem_job *job = &c->job;
+    const ftmem__family *family = ftmem__family_of(&c->model);
+    bool rms = family->norm == FTMEM__RMS || family->norm == FTMEM__RMS_FP32_WEIGHT;
+    if (!job->compile) return NULL;
+    if (job->objective > FTMEM_OBJECTIVE_SFT) return "job.compile is modelled for supervised fine-tuning only";
+    if (job->compile & FTMEM_COMPILE_LOSS && job->stack != FTMEM_STACK_TORCHTUNE) return "job.compile has the loss, which is modelled for torchtune only";
+    if (!(job->compile & FTMEM_COMPILE_BLOCKS)) return NULL;
+    if (!rms || family->mlp != FTMEM__GATED || c->model.experts || family->encoder || c->model.tower)
+        return "job.compile has blocks, which is modelled for RMSNorm and a gated MLP of two linears";
+    if (family->positions > FTMEM__ROPE_INTERLEAVED || c->model.rotary_dim != c->model.head_dim || family->turn)
+        return "job.compile has blocks, which is modelled for heads that rotate as in Llama";
+    if (job->attention == FTMEM_EAGER || job->autocast || c->model.attention_dropout > 0)
+        return "job.compile has blocks, which is modelled for sdpa and flash attention, without autocast and dropout";
+    if (c->adapter.kind != FTMEM_ADAPTER_NONE && (c->adapter.dtype == FTMEM_FP32 || c->adapter.dropout > 0 || c->adapter.kind > FTMEM_ADAPTER_QLORA))
+        return "job.compile has blocks, which is modelled for full fine-tuning and LoRA in the model's dtype without dropout";
+    return NULL;
+}
+
+static ftmem_status job_check_compile(const ftmem__case *c, ftmem_error *error)
+{
+    const char *why = job_uncompiled(c);
+    return why ? ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.compile", "given", why) : FTMEM_OK;
+}
+
 static ftmem_status job_fail_quant(const ftmem__case *c, ftmem_status status, const char *message, ftmem_error *error)
 {
     return ftmem__fail(error, status, "adapter.quant", ftmem_enum_name("quant", c->adapter.quant), message);
@@ -417,7 +457,7 @@ static ftmem_status job_fail_quant(const ftmem__case *c, ftmem_status status, co
 static bool job_reads_tokens(const ftmem__case *c)
 {
     const ftmem__family *family = ftmem__family_of(&c->model);
-    return c->job.task == FTMEM_TASK_CAUSAL_LM && !family->encoder && !c->model.tower && family->embedding == FTMEM__EMBED_TOKENS;
+    return c->job.task == FTMEM_TASK_CAUSAL_LM && !family->encoder && !family->by_kind && !c->model.tower && family->embedding == FTMEM__EMBED_TOKENS;
 }
 
 /* Whether the method is modelled, over this base. */
@@ -450,7 +490,7 @@ static ftmem_status job_check_virtual_tokens(const ftmem__case *c, ftmem_error *
 static ftmem_status job_check_trainable_tokens(const ftmem__case *c, ftmem_error *error)
 {
     int32_t given = c->adapter.trainable_tokens, loss = c->job.loss;
-    bool logits = loss != FTMEM_LOSS_FUSED && loss != FTMEM_LOSS_CHUNKED && loss != FTMEM_LOSS_SPLIT;
+    bool logits = loss < FTMEM_LOSS_CHUNKED || loss > FTMEM_LOSS_TILES;
     if (!given) return FTMEM_OK;
     if (c->adapter.kind > FTMEM_ADAPTER_LORA8) return job_conflict_int("adapter.trainable_tokens", given, ", but adapter.kind is not LoRA", error);
     if (!logits || c->adapter.modules_to_save)
@@ -459,6 +499,22 @@ static ftmem_status job_check_trainable_tokens(const ftmem__case *c, ftmem_error
     if (job_reads_tokens(c)) return FTMEM_OK;
     return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "adapter.trainable_tokens", given,
                            "adapter.trainable_tokens is given, but trainable tokens are modelled for causal language models of text only");
+}
+
+/* Gemma 4 as transformers writes it out. */
+static ftmem_status job_check_by_kind(const ftmem__case *c, ftmem_error *error)
+{
+    const int32_t kernels = c->job.kernels & (FTMEM_FUSED_NORM | FTMEM_FUSED_ROPE | FTMEM_FUSED_LORA);
+    if (!ftmem__family_of(&c->model)->by_kind) return FTMEM_OK;
+    if (c->job.task != FTMEM_TASK_CAUSAL_LM)
+        return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.task", c->job.task, "job.task is not causal_lm, the one that is modelled for this family");
+    if (c->job.stack == FTMEM_STACK_LITGPT)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.stack", "litgpt", "job.stack is litgpt, whose model of this family is not modelled");
+    if (c->job.compile & FTMEM_COMPILE_BLOCKS)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.compile", "blocks", "job.compile has blocks, which are not modelled compiled in this family");
+    if (kernels == 0) return FTMEM_OK;
+    return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.kernels", kernels,
+                           "job.kernels has kernels for norms, rotation or LoRA, which are not modelled in this family");
 }
 
 static bool job_has_ranks(const ftmem_adapter *adapter)
@@ -482,6 +538,7 @@ static ftmem_status job_check_method_place(const ftmem__case *c, ftmem_error *er
     if (c->model.experts > 0 && (foreign || (a->targets & experts) || a->kind > FTMEM_ADAPTER_LORA_FA)) place = "a mixture of experts";
     else if (family->encoder) place = "an encoder beside its decoder";
     else if (c->model.tower) place = "a vision tower";
+    else if (family->by_kind) place = "blocks of different shapes";
     else if (fused) place = "fused LoRA kernels";
     else if (a->kind == FTMEM_ADAPTER_VERA && c->model.kv_rank) place = "multi-head latent attention"; /* widths of the shared pair */
     if (!place || !job_takes_targets(c)) return FTMEM_OK;
@@ -556,8 +613,22 @@ static ftmem_status job_fail_targets(const ftmem__case *c, ftmem_status status, 
     return ftmem__fail_int(error, status, "adapter.targets", c->adapter.targets, s.message);
 }
 
+/* peft/tuners/tuners_utils.py _check_lora_target_modules_mamba: kernels would read out_proj past its adapter; modeling_llama4.py
+   Llama4Router is a linear that returns a tuple. */
+static bool job_target_refused(const ftmem__case *c)
+{
+    const ftmem_adapter *a = &c->adapter;
+    bool lora = a->kind != FTMEM_ADAPTER_NONE && (a->kind <= FTMEM_ADAPTER_LORA_FA || a->kind == FTMEM_ADAPTER_ADALORA);
+    return lora && (a->targets & ftmem__family_of(&c->model)->refused_targets) != 0;
+}
+
 static ftmem_status job_check_targets(const ftmem__case *c, ftmem_error *error)
 {
+    if (job_takes_targets(c) && job_target_refused(c))
+        return job_fail_targets(c, FTMEM_E_CONFLICT,
+                                c->model.family == FTMEM_LLAMA4 ? ", but PEFT fails at the router, which all-linear means too: name the others; "
+                                                                : ", but PEFT refuses out_proj (mixer_out), which all-linear means too: name the others; ",
+                                error);
     if (!job_takes_targets(c) || job_matching_targets(c, c->adapter.targets)) return FTMEM_OK;
     if (c->adapter.targets == 0) return job_fail_targets(c, FTMEM_E_MISSING, ", but PEFT has no default for this family: ", error);
     return job_fail_targets(c, FTMEM_E_CONFLICT, ", which matches nothing: ", error);
@@ -616,11 +687,11 @@ static ftmem_status job_check_attention(const ftmem__case *c, ftmem_error *error
     return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.attention", "flash2", "job.attention is flash2, which transformers refuses for this family.");
 }
 
-static ftmem_status job_check_experts(const ftmem__case *c, ftmem_error *error)
+static ftmem_status job_check_version(const ftmem__case *c, ftmem_error *error)
 {
-    if (c->job.transformers_version >= 500 || !ftmem__family_of(&c->model)->joined_only) return FTMEM_OK;
+    if (c->job.transformers_version >= ftmem__family_of(&c->model)->since) return FTMEM_OK;
     return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.transformers_version", c->job.transformers_version,
-                           "Experts of this family are modelled as transformers 5 has them: give job.transformers_version 500 or more.");
+                           "job.transformers_version is older than the code of this family that is modelled: the model's repository would bring its own");
 }
 
 static ftmem_status job_check_precision(const ftmem__case *c, ftmem_error *error)
@@ -651,6 +722,10 @@ static ftmem_status job_check_optimizer(const ftmem__case *c, ftmem_error *error
 {
     const ftmem_job *job = &c->job;
     const ftmem__optimizer *o = ftmem__optimizer_of(job);
+    if (job->grad_scaler == FTMEM_ON && job_trains_fp16(c))
+        return ftmem__fail(
+            error, FTMEM_E_CONFLICT, "job.grad_scaler", "on",
+            "job.grad_scaler is on, but job.dtype is fp16: torch refuses to unscale fp16 gradients (keep the weights in fp32, with job.autocast)");
     if (o->full_only && c->adapter.kind != FTMEM_ADAPTER_NONE)
         return job_fail_optimizer(c, FTMEM_E_UNSUPPORTED, ", which is not modelled over adapters", error);
     if (job->optimizer_rank != 0 && !o->full_only)
@@ -669,13 +744,13 @@ static ftmem_status job_check_optimizer(const ftmem__case *c, ftmem_error *error
 static ftmem_status job_check_loss(const ftmem__case *c, ftmem_error *error)
 {
     const ftmem_job *job = &c->job;
-    bool chunked = job->loss == FTMEM_LOSS_CHUNKED || job->loss == FTMEM_LOSS_SPLIT;
+    bool chunked = job->loss == FTMEM_LOSS_CHUNKED || job->loss == FTMEM_LOSS_SPLIT, whole = ftmem__whole_logits(job);
     if (job->loss_chunk_tokens != 0 && !chunked)
         return job_conflict_int("job.loss_chunk_tokens", job->loss_chunk_tokens, ", but job.loss is neither chunked nor split", error);
-    if (!ftmem__task_of_vocab(job->task) && (chunked || job->loss == FTMEM_LOSS_FUSED))
+    if (!ftmem__task_of_vocab(job->task) && !whole)
         return ftmem__fail(error, FTMEM_E_CONFLICT, "job.loss", ftmem_enum_name("loss", job->loss),
                            "job.loss splits the logits of a vocabulary, but job.task is a classification, which has none");
-    if (job->task == FTMEM_TASK_MASKED_LM && (chunked || job->loss == FTMEM_LOSS_FUSED))
+    if (job->task == FTMEM_TASK_MASKED_LM && !whole)
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.loss", ftmem_enum_name("loss", job->loss),
                            "job.loss is modelled for causal language models only: a masked one computes its logits as a whole");
     if (job->classes != 0 && ftmem__task_of_vocab(job->task))
@@ -755,6 +830,12 @@ static ftmem_status job_check_stacks(const ftmem__case *c, ftmem_error *error)
 
 static ftmem_status job_check_image_size(const ftmem__case *c, const char *field, int64_t pixels, ftmem_error *error)
 {
+    int64_t side = c->model.patch_size * (c->model.tower_merge > 0 ? c->model.tower_merge : 1);
+    if (ftmem__family_tower(&c->model)->any_size) {
+        if (pixels == 0) return ftmem__fail(error, FTMEM_E_MISSING, field, "0", "job.image_height and job.image_width are required: this tower takes any size");
+        if (pixels % side == 0) return FTMEM_OK;
+        return job_conflict_two(field, pixels, "the side of merged patches", side, ", a multiple of which the processor makes of it", error);
+    }
     if (pixels == 0 || pixels == c->model.image_size) return FTMEM_OK;
     return job_conflict_two(field, pixels, "model.image_size", c->model.image_size, ", and this tower takes no other size", error);
 }
@@ -776,6 +857,13 @@ static ftmem_status job_check_images(const ftmem__case *c, ftmem_error *error)
         return ftmem__fail_int(error, FTMEM_E_MISSING, "model.tower_heads", c->model.tower_heads, "model.tower_heads is required where job.images is given");
     if (job->stack != FTMEM_STACK_TRANSFORMERS || job->kernels)
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.images", "given", "job.images is modelled for transformers without fused kernels only");
+    if (ftmem__updates_in_backward(job))
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.images", "given", "job.images is not modelled together with an optimizer that works in backward");
+    if (c->model.tower_taps > c->model.layers || c->model.tower_taps > c->model.tower_layers)
+        return job_conflict_int("model.tower_taps", c->model.tower_taps, ", but the tower or the text model has fewer blocks", error);
+    if (ftmem__family_tower(&c->model)->chunked && (job->attention == FTMEM_EAGER || job->attention == FTMEM_SDPA_MATH))
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.attention", ftmem_enum_name("attention", job->attention),
+                           "job.attention is not modelled for this vision tower, which attends image by image: sdpa and flash2 are");
     status = job_check_image_size(c, "job.image_height", job->image_height, error);
     if (status == FTMEM_OK) status = job_check_image_size(c, "job.image_width", job->image_width, error);
     if (status != FTMEM_OK) return status;
@@ -792,8 +880,9 @@ static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
         job_check_dora,           job_check_method_place, job_check_quantisation,   job_check_targets,
         job_check_adapter_layers, job_check_freeze,       job_check_freeze_layers,  job_check_precision,
         job_check_loss,           job_check_idle,         job_check_sequence,       job_check_gpu,
-        job_check_stacks,         job_check_task,         job_check_attention,      job_check_experts,
-        job_check_optimizer,      job_check_images,
+        job_check_stacks,         job_check_task,         job_check_attention,      job_check_optimizer,
+        job_check_images,         job_check_version,      job_check_compile,        job_check_by_kind,
+        ftmem__objective_check,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);

@@ -12,6 +12,7 @@ typedef struct ftmem__case {
     ftmem_job job;         /* its pointers lead to the two above: load again after copying */
     ftmem_note notes[FTMEM_NOTE_CAPACITY];
     int32_t note_count;
+    bool forward_only; /* a model that never goes backward in this job */
 } ftmem__case;
 
 ftmem_status ftmem__case_load(const ftmem_job *job, ftmem__case *out, ftmem_error *error);

@@ -130,6 +130,7 @@ void ftmem__low_latent(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ftmem__
     in[0] = query[0];
     in[1] = rot[0];
     qkv[0] = ftmem__apply(tape, FTMEM__OP_CAT, in, 2, q.n, shape->q, rot[0].dtype);
+    qkv[0].joined = true;
     latent_expand(low, normed, rot[1], &qkv[1], &qkv[2]);
     ftmem__low_indexer(low, x, narrow, locals, count);
     locals[(*count)++] = narrow;

@@ -1,5 +1,6 @@
 /* The head and the loss: transformers' ForCausalLMLoss, its chunked and fused replacements, and classification. */
 #include "method.h"
+#include "objective.h"
 
 static ftmem__var loss_head_weight(ftmem__low *low, int64_t out, int64_t width)
 {
@@ -13,6 +14,11 @@ static ftmem__var loss_head_weight(ftmem__low *low, int64_t out, int64_t width)
     }
     if (shape->tied) return ftmem__low_copy(low, FTMEM_ROLE_HEAD, n, width); /* the frozen original is the embedding */
     return ftmem__low_head_parameter(low, n, width);
+}
+
+ftmem__var ftmem__low_head_matrix(ftmem__low *low)
+{
+    return loss_head_weight(low, low->shape->vocab, low->shape->h);
 }
 
 /* modeling_baichuan.py NormHead: normalize(weight) is made in each training forward. */
@@ -75,6 +81,11 @@ ftmem__var ftmem__low_logits(ftmem__low *low, ftmem__var x)
     int64_t out = words ? shape->vocab : shape->job->classes;
     ftmem__var in = ftmem__low_before_logits(low, x), y, t;
     tape->part = FTMEM__PART_HEAD;
+    if (shape->family->head_narrowed) {
+        t = ftmem__cast(tape, in, shape->ends);
+        ftmem__drop(tape, in);
+        in = t;
+    }
     if (shape->job->task == FTMEM_TASK_IMAGE_CLASSIFY && !shape->head_copy) {
         y = loss_image_head(low, in, out);
         ftmem__drop(tape, in);
@@ -111,6 +122,19 @@ static ftmem__var loss_fused_kernel(ftmem__tape *tape, ftmem__var logits)
     return loss;
 }
 
+/* A compiled cross-entropy: it keeps the logits as they come and two numbers a row. In backward nll_loss's scatter stands in fp32 beside
+   the gradient (torch/_decomp nll_loss_backward; torch 2.13's inductor may fuse it). */
+static ftmem__var loss_compiled(ftmem__tape *tape, ftmem__var logits)
+{
+    int64_t rows = logits.n / logits.cols;
+    ftmem__var loss = ftmem__apply(tape, FTMEM__OP_COMPILED_CE, &logits, 1, 1, 1, FTMEM_FP32);
+    ftmem__node *node = ftmem__recorded(tape, loss);
+    if (node) node->work = ftmem__bytes(FTMEM_FP32, logits.n);
+    ftmem__save_new(tape, loss, rows, 1, FTMEM_FP32);
+    ftmem__save_new(tape, loss, rows, 1, FTMEM_FP32);
+    return loss;
+}
+
 /* F.cross_entropy(logits, labels): log_softmax and nll_loss over rows x classes, the first in the logits' own dtype, the second
    in fp32 under autocast. */
 static ftmem__var loss_cross_entropy(ftmem__low *low, ftmem__var logits)
@@ -118,6 +142,7 @@ static ftmem__var loss_cross_entropy(ftmem__low *low, ftmem__var logits)
     ftmem__tape *tape = low->tape;
     ftmem__var log, in, loss;
     if (low->shape->job->kernels & FTMEM_FUSED_CE) return loss_fused_kernel(tape, logits);
+    if (low->shape->job->compile & FTMEM_COMPILE_LOSS) return loss_compiled(tape, logits);
     log = ftmem__unary(tape, FTMEM__OP_LOG_SOFTMAX, logits);
     in = ftmem__cast(tape, log, low->shape->autocast ? FTMEM_FP32 : log.dtype);
     ftmem__drop(tape, log);
@@ -130,17 +155,21 @@ static ftmem__var loss_cross_entropy(ftmem__low *low, ftmem__var logits)
 /* The same over logits.float(), which is a local of loss_utils.py ForCausalLMLoss; some models' own losses do not widen. */
 static ftmem__var loss_widened(ftmem__low *low, ftmem__var logits)
 {
-    ftmem__var wide = ftmem__cast(low->tape, logits, low->shape->family->loss_own_dtype ? logits.dtype : FTMEM_FP32), loss = loss_cross_entropy(low, wide);
+    const ftmem_job *job = low->shape->job;
+    ftmem__var wide, loss;
+    if (job->compile & FTMEM_COMPILE_LOSS && job->loss == FTMEM_LOSS_SPLIT) return loss_compiled(low->tape, logits); /* the graph widens */
+    wide = ftmem__cast(low->tape, logits, low->shape->family->loss_own_dtype ? logits.dtype : FTMEM_FP32);
+    loss = loss_cross_entropy(low, wide);
     ftmem__drop(low->tape, wide);
     return loss;
 }
 
 /* logits[..., :-1, :].contiguous(): a copy, unless there is one row. */
-static ftmem__var loss_all_but_last(ftmem__low *low, ftmem__var x)
+ftmem__var ftmem__low_shifted(ftmem__low *low, ftmem__var x)
 {
     ftmem__tape *tape = low->tape;
     ftmem__var part = ftmem__apply(tape, FTMEM__OP_SLICE, &x, 1, x.n / low->shape->s * (low->shape->s - 1), x.cols, x.dtype), copy;
-    if (low->b == 1) return part;
+    if (x.n == low->shape->s * x.cols) return part;
     copy = ftmem__unary(tape, FTMEM__OP_CLONE, part);
     ftmem__drop(tape, part);
     return copy;
@@ -151,7 +180,7 @@ static ftmem__var loss_causal_shifted(ftmem__low *low, ftmem__var logits)
 {
     ftmem__tape *tape = low->tape;
     bool own = low->shape->family->loss_own_dtype || low->shape->family->loss_own_dtype_v4;
-    ftmem__var wide = ftmem__cast(tape, logits, own ? logits.dtype : FTMEM_FP32), shifted = loss_all_but_last(low, wide), loss;
+    ftmem__var wide = ftmem__cast(tape, logits, own ? logits.dtype : FTMEM_FP32), shifted = ftmem__low_shifted(low, wide), loss;
     ftmem__var labels = ftmem__constant(low->tokens, 1, FTMEM_INT64);
     labels.store = ftmem__alloc(tape, FTMEM__OP_TABLE, low->tokens - low->b, 0, FTMEM_INT64, tape->birth);
     loss = loss_cross_entropy(low, shifted);
@@ -159,6 +188,23 @@ static ftmem__var loss_causal_shifted(ftmem__low *low, ftmem__var logits)
     ftmem__release(tape, labels.store);
     ftmem__drop(tape, shifted);
     ftmem__drop(tape, wide);
+    return loss;
+}
+
+/* CrossEntropyLoss over logits[..., :-1, :].contiguous() and copied labels, in the logits' own dtype. */
+ftmem__var ftmem__low_shifted_loss(ftmem__low *low, ftmem__var logits)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var shifted = ftmem__low_shifted(low, logits), labels, log, loss;
+    labels = ftmem__constant(shifted.n / shifted.cols, 1, FTMEM_INT64);
+    labels.store = ftmem__alloc(tape, FTMEM__OP_TABLE, labels.n, 0, FTMEM_INT64, tape->birth);
+    log = ftmem__unary(tape, FTMEM__OP_LOG_SOFTMAX, shifted);
+    loss = ftmem__apply(tape, FTMEM__OP_NLL, &log, 1, 1, 1, log.dtype);
+    ftmem__save_new(tape, loss, 1, 1, log.dtype);
+    ftmem__save_var(tape, loss, labels);
+    ftmem__drop(tape, labels);
+    ftmem__drop(tape, log);
+    ftmem__drop(tape, shifted);
     return loss;
 }
 
@@ -189,11 +235,16 @@ static ftmem__var loss_rows(ftmem__low *low, ftmem__var logits)
     return loss;
 }
 
-/* A decoder's classifier: the logits of each row's last token are picked out. */
+ftmem__var ftmem__low_last_token(ftmem__low *low, ftmem__var logits)
+{
+    return ftmem__apply(low->tape, FTMEM__OP_EMBEDDING, &logits, 1, low->b * logits.cols, logits.cols, logits.dtype);
+}
+
+/* A decoder's classifier. */
 static ftmem__var loss_last_token(ftmem__low *low, ftmem__var logits)
 {
     ftmem__tape *tape = low->tape;
-    ftmem__var pooled = ftmem__apply(tape, FTMEM__OP_EMBEDDING, &logits, 1, low->b * logits.cols, logits.cols, logits.dtype), loss;
+    ftmem__var pooled = ftmem__low_last_token(low, logits), loss;
     loss = loss_rows(low, pooled);
     ftmem__drop(tape, pooled);
     return loss;
@@ -204,6 +255,7 @@ ftmem__var ftmem__low_loss(ftmem__low *low, ftmem__var logits)
     const ftmem__family *family = low->shape->family;
     int32_t task = low->shape->job->task;
     low->tape->part = FTMEM__PART_LOSS;
+    if (ftmem__loss_apart(low->shape->job)) return ftmem__low_loss_apart(low, logits);
     if (family->head[task]) return ftmem__task_by_row(task) ? loss_rows(low, logits) : loss_widened(low, logits);
     if (task == FTMEM_TASK_CLASSIFY) return loss_last_token(low, logits);
     if (low->shape->crossed) return loss_widened(low, logits); /* labels of a decoder come shifted */

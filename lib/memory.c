@@ -77,20 +77,51 @@ static void memory_notes(ftmem__case *c, const ftmem__step *step, const ftmem_me
     if (step->peak.phase >= FTMEM_PHASE_FORWARD2 && step->peak.phase <= FTMEM_PHASE_OPTIMIZER2) ftmem__case_note(c, FTMEM_NOTE_LATER_STEP, NULL, 2);
     if (c->job.recompute != FTMEM_RECOMPUTE_NONE && memory_frozen_blocks(walk)) ftmem__case_note(c, FTMEM_NOTE_CKPT_FROZEN, "job.recompute", 0);
     if (c->model.dequantized && c->adapter.quant <= FTMEM_QUANT_NONE) ftmem__case_note(c, FTMEM_NOTE_DEQUANTIZED, "job.dtype", c->job.dtype);
+    if (c->model.ssm_heads > 0) ftmem__case_note(c, FTMEM_NOTE_PLAIN_SSM, "model.ssm_heads", (int32_t)c->model.ssm_heads);
     if (walk->shape.family->remote_code) ftmem__case_note(c, FTMEM_NOTE_REMOTE_CODE, "model.family", c->model.family);
     if (m->process.expected) ftmem__case_note(c, FTMEM_NOTE_TIER, NULL, m->bound_rows);
+}
+
+/* Models of forwards without gradients are walked before the trained one, in the same place. */
+static ftmem_status memory_besides(const ftmem__case *c, ftmem__walk *walk, ftmem__step *step, ftmem_error *error)
+{
+    const ftmem__forward *forward = ftmem__objective_of(&c->job)->forward;
+    ftmem_status status = FTMEM_OK;
+    ftmem__case other;
+    int32_t i;
+    for (i = 0; i < FTMEM__MAX_FORWARDS && status == FTMEM_OK; i++) {
+        if (!ftmem__objective_runs(&c->job, &forward[i])) continue;
+        ftmem__objective_case(c, &forward[i], &other);
+        status = memory_walk(&other, walk, error);
+        if (status != FTMEM_OK) return status;
+        step->beside[step->besides].forward = &forward[i];
+        ftmem__step_beside(walk, forward[i].of == FTMEM__OF_REFERENCE && c->job.reference == FTMEM_REFERENCE_COPY, &step->beside[step->besides++]);
+    }
+    return status;
+}
+
+static void memory_totals(ftmem__step *step)
+{
+    int32_t i, k;
+    ftmem__totals_fill(&step->totals, step->walk);
+    for (i = 0; i < step->besides; i++) {
+        step->totals.resident += step->beside[i].buffer_bytes;
+        for (k = 0; k < FTMEM_CLASS_END; k++) step->totals.resident += step->beside[i].weight_bytes[k];
+    }
 }
 
 static ftmem_status memory_case(ftmem__case *c, ftmem_memory *result, ftmem_error *error)
 {
     ftmem__walk walk;
     ftmem__step step;
-    ftmem_status status = memory_walk(c, &walk, error);
-    if (status != FTMEM_OK) return status;
+    ftmem_status status;
     memset(&step, 0, sizeof step);
+    status = memory_besides(c, &walk, &step, error);
+    if (status == FTMEM_OK) status = memory_walk(c, &walk, error);
+    if (status != FTMEM_OK) return status;
     step.walk = &walk;
     step.c = c;
-    ftmem__totals_fill(&step.totals, &walk);
+    memory_totals(&step);
     ftmem__step_run(&step);
     memory_fill(&step, result);
     ftmem__report(&step, result);

@@ -130,7 +130,7 @@ ftmem__var ftmem__low_gated(ftmem__low *low, ftmem__var x, int64_t f)
     bool bias = low->shape->model->mlp_bias == FTMEM_ON;
     ftmem__var fused;
     if (ftmem__low_fused_mlp(low, x, f, &fused)) return fused;
-    if (low->shape->job->kernels & FTMEM_FUSED_MLP) return mlp_gated_kernel(low, x, f, bias);
+    if (low->kernels & FTMEM_FUSED_MLP) return mlp_gated_kernel(low, x, f, bias);
     ftmem__var act = ftmem__low_activation(low, ftmem__low_linear(low, FTMEM_ROLE_GATE, x, f, bias)), up, product, y;
     up = ftmem__low_linear(low, FTMEM_ROLE_UP, x, f, bias);
     product = ftmem__binary(tape, FTMEM__OP_MUL, act, up);
@@ -142,10 +142,11 @@ ftmem__var ftmem__low_gated(ftmem__low *low, ftmem__var x, int64_t f)
 }
 
 /* modeling_phi3.py Phi3MLP: one projection, split in gate and up, product up * act(gate). */
-static ftmem__var mlp_gated_fused(ftmem__low *low, ftmem__var x, bool bias)
+ftmem__var ftmem__low_gated_fused(ftmem__low *low, ftmem__var x, int64_t f)
 {
     ftmem__tape *tape = low->tape;
-    int64_t f = low->shape->f, half[2];
+    bool bias = low->shape->model->mlp_bias == FTMEM_ON;
+    int64_t half[2];
     ftmem__var both = ftmem__low_linear(low, FTMEM_ROLE_GATE_UP, x, 2 * f, bias), part[2], act, product, y;
     half[0] = half[1] = both.n / 2;
     ftmem__split(tape, both, 2, half, part);
@@ -237,11 +238,11 @@ ftmem__var ftmem__low_mlp(ftmem__low *low, ftmem__var x)
     bool bias = low->shape->model->mlp_bias == FTMEM_ON;
     ftmem__var y;
     low->tape->part = FTMEM__PART_MLP;
-    if (low->mlp == FTMEM__MLP_EXPERTS) return ftmem__low_experts(low, x);
+    if (low->mlp == FTMEM__MLP_EXPERTS && low->shape->family->router != FTMEM__ROUTER_SOFTMAX_NORMED) return ftmem__low_experts(low, x);
     if (low->shape->family->mlp == FTMEM__GATED) y = ftmem__low_gated(low, x, low->shape->f);
     else if (low->shape->family->mlp == FTMEM__GATED_T5) y = mlp_gated_t5(low, x, bias);
     else if (low->shape->family->mlp == FTMEM__PLAIN_NAMED) y = mlp_plain_named(low, x, bias);
-    else if (low->shape->family->mlp == FTMEM__GATED_FUSED) y = mlp_gated_fused(low, x, bias);
+    else if (low->shape->family->mlp == FTMEM__GATED_FUSED) y = ftmem__low_gated_fused(low, x, low->shape->f);
     else y = ftmem__low_plain(low, x, low->shape->f);
     return low->shape->family->dropout_inside && !low->join ? ftmem__low_dropout(low, y, low->shape->model->hidden_dropout) : y;
 }

@@ -145,7 +145,8 @@ ftmem_status ftmem_enum_parse(const char *enum_name, const char *text, int32_t *
 /* Parts are bits themselves, every other enum's values are places of bits. */
 static uint32_t names_bit(const names_row *row)
 {
-    return strcmp(row->enum_name, "part") == 0 || strcmp(row->enum_name, "fused") == 0 ? (uint32_t)row->value : (uint32_t)1 << row->value;
+    return strcmp(row->enum_name, "part") == 0 || strcmp(row->enum_name, "fused") == 0 || strcmp(row->enum_name, "compiled") == 0 ? (uint32_t)row->value
+                                                                                                                                  : (uint32_t)1 << row->value;
 }
 
 void ftmem__put_set(ftmem__text *text, const char *enum_name, uint32_t set)

@@ -1,8 +1,8 @@
 /* Norms, as transformers' models write them out. */
 #include "lower.h"
 
-/* x * rsqrt(mean(x^2) + eps), all in fp32: takes over x, which already is fp32. */
-static ftmem__var norm_rms_core(ftmem__tape *tape, ftmem__var x)
+/* x * rsqrt(mean(x^2) + eps), all in fp32: takes over x, which already is fp32. `variance` is a name of the caller's. */
+static ftmem__var norm_rms_core(ftmem__tape *tape, ftmem__var x, ftmem__var *variance)
 {
     int64_t rows = x.n / x.cols;
     ftmem__var square = ftmem__unary(tape, FTMEM__OP_POW2, x), mean, shifted, root, y;
@@ -14,13 +14,13 @@ static ftmem__var norm_rms_core(ftmem__tape *tape, ftmem__var x)
     y = ftmem__binary(tape, FTMEM__OP_MUL, x, root);
     ftmem__drop(tape, root);
     ftmem__drop(tape, x);
-    ftmem__drop(tape, mean);
+    *variance = mean;
     return y;
 }
 
-ftmem__var ftmem__low_rms(ftmem__low *low, ftmem__var x)
+ftmem__var ftmem__low_rms(ftmem__low *low, ftmem__var x, ftmem__var *variance)
 {
-    return norm_rms_core(low->tape, x);
+    return norm_rms_core(low->tape, x, variance);
 }
 
 /* One kernel: input, weight and 1/rms of each row are kept, and the gradient is written over the arriving one (unsloth
@@ -39,8 +39,8 @@ static ftmem__var norm_fused(ftmem__tape *tape, ftmem__var x, ftmem__var w)
 static ftmem__var norm_rms(ftmem__low *low, ftmem__var x, ftmem__var w, int32_t kind)
 {
     ftmem__tape *tape = low->tape;
-    if (low->shape->job->kernels & FTMEM_FUSED_NORM) return norm_fused(tape, x, w);
-    ftmem__var y = norm_rms_core(tape, ftmem__cast(tape, x, FTMEM_FP32)), cast, scaled;
+    if (low->kernels & FTMEM_FUSED_NORM) return norm_fused(tape, x, w);
+    ftmem__var variance, y = norm_rms_core(tape, ftmem__cast(tape, x, FTMEM_FP32), &variance), cast, scaled;
     if (kind != FTMEM__RMS) {
         ftmem__var wide = ftmem__cast(tape, w, kind == FTMEM__RMS_WIDENED ? FTMEM_FP32 : w.dtype);
         scaled = ftmem__binary(tape, FTMEM__OP_MUL, wide, y);
@@ -48,12 +48,14 @@ static ftmem__var norm_rms(ftmem__low *low, ftmem__var x, ftmem__var w, int32_t 
         cast = ftmem__cast(tape, scaled, x.dtype);
         ftmem__drop(tape, scaled);
         ftmem__drop(tape, y);
+        ftmem__drop(tape, variance);
         return cast;
     }
     cast = ftmem__cast(tape, y, x.dtype);
     scaled = ftmem__binary(tape, FTMEM__OP_MUL, w, cast);
     ftmem__drop(tape, cast);
     ftmem__drop(tape, y);
+    ftmem__drop(tape, variance);
     return scaled;
 }
 
@@ -85,8 +87,9 @@ static ftmem__var norm_rms_t5(ftmem__low *low, ftmem__var x, ftmem__var w)
 static ftmem__var norm_rms_plus_one(ftmem__low *low, ftmem__var x, ftmem__var w)
 {
     ftmem__tape *tape = low->tape;
-    if (low->shape->job->kernels & FTMEM_FUSED_NORM) return norm_fused(tape, x, w);
-    ftmem__var y = norm_rms_core(tape, ftmem__cast(tape, x, FTMEM_FP32)), w32, one, scaled, cast;
+    if (low->kernels & FTMEM_FUSED_NORM) return norm_fused(tape, x, w);
+    ftmem__var variance, y = norm_rms_core(tape, ftmem__cast(tape, x, FTMEM_FP32), &variance), w32, one, scaled, cast;
+    ftmem__drop(tape, variance); /* has no name in _norm */
     w32 = ftmem__cast(tape, w, FTMEM_FP32);
     one = ftmem__unary(tape, FTMEM__OP_SHIFT, w32);
     ftmem__drop(tape, w32);
@@ -96,6 +99,33 @@ static ftmem__var norm_rms_plus_one(ftmem__low *low, ftmem__var x, ftmem__var w)
     cast = ftmem__cast(tape, scaled, x.dtype);
     ftmem__drop(tape, scaled);
     return cast;
+}
+
+/* modeling_gemma4.py Gemma4RMSNorm.forward: in fp32, by pow(mean, -0.5); times a weight if there is one. mean_squared is a name. */
+static ftmem__var norm_rms_pow(ftmem__low *low, ftmem__var x, const ftmem__var *w)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t rows = x.n / x.cols;
+    ftmem__var wide = ftmem__cast(tape, x, FTMEM_FP32), square = ftmem__unary(tape, FTMEM__OP_POW2, wide), mean, squared, root, y, w32, scaled;
+    mean = ftmem__apply(tape, FTMEM__OP_MEAN, &square, 1, rows, 1, FTMEM_FP32);
+    ftmem__drop(tape, square);
+    squared = ftmem__unary(tape, FTMEM__OP_SHIFT, mean);
+    ftmem__drop(tape, mean);
+    root = ftmem__unary(tape, FTMEM__OP_POW_ROOT, squared);
+    y = ftmem__binary(tape, FTMEM__OP_MUL, wide, root);
+    ftmem__drop(tape, root);
+    ftmem__drop(tape, squared);
+    ftmem__drop(tape, wide);
+    if (w) {
+        w32 = ftmem__cast(tape, *w, FTMEM_FP32);
+        scaled = ftmem__binary(tape, FTMEM__OP_MUL, y, w32);
+        ftmem__drop(tape, w32);
+        ftmem__drop(tape, y);
+        y = scaled;
+    }
+    scaled = ftmem__cast(tape, y, x.dtype);
+    ftmem__drop(tape, y);
+    return scaled;
 }
 
 /* A norm's weight or bias; autocast widens it, and the norm keeps the wide copy. */
@@ -177,6 +207,7 @@ static ftmem__var norm_kind(ftmem__low *low, ftmem__var x, int64_t weights, bool
     w = ftmem__low_parameter(low, FTMEM_ROLE_NORM, weights, weights, low->trained);
     if (kind == FTMEM__LAYER_FP32) return norm_layer_fp32(low, x, w);
     if (kind == FTMEM__RMS_T5) return norm_rms_t5(low, x, w);
+    if (kind == FTMEM__RMS_POW) return norm_rms_pow(low, x, &w);
     if (kind == FTMEM__RMS_PLUS_ONE) return norm_rms_plus_one(low, x, w);
     return norm_rms(low, x, w, kind);
 }
@@ -185,6 +216,19 @@ ftmem__var ftmem__low_norm(ftmem__low *low, ftmem__var x, int64_t width)
 {
     low->tape->part = FTMEM__PART_NORM;
     return norm_kind(low, x, width, low->shape->model->norm_bias == FTMEM_ON);
+}
+
+/* modeling_llama4.py Llama4TextL2Norm, over each head: takes over x. */
+ftmem__var ftmem__low_l2_norm(ftmem__low *low, ftmem__var x)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var heads = ftmem__shaped(x, x.n, low->shape->d), variance, y, cast;
+    y = norm_rms_core(tape, ftmem__cast(tape, heads, FTMEM_FP32), &variance);
+    ftmem__drop(tape, variance);
+    cast = ftmem__cast(tape, y, x.dtype);
+    ftmem__drop(tape, y);
+    ftmem__drop(tape, x);
+    return ftmem__shaped(cast, x.n, x.cols);
 }
 
 /* The same norm over each head with one weight for all or a weight for each (modeling_stablelm.py
@@ -205,6 +249,13 @@ ftmem__var ftmem__low_qk_norm(ftmem__low *low, ftmem__var x)
     }
     y = ftmem__shaped(y, y.n, cols);
     return y;
+}
+
+ftmem__var ftmem__low_norm_unweighted(ftmem__low *low, ftmem__var x, int64_t width)
+{
+    int64_t cols = x.cols;
+    ftmem__var y = norm_rms_pow(low, ftmem__shaped(x, x.n, width), NULL);
+    return ftmem__shaped(y, y.n, cols);
 }
 
 /* modeling_qwen3_next.py Qwen3NextRMSNormGated: the norm is Llama's; the gate is widened for its silu, and so the product. */

@@ -1,5 +1,6 @@
 /* What optimizers keep and need, read off their rows; and the sums over parameters that a step starts from. */
 #include "optimizer.h"
+#include "objective.h"
 #include "step.h"
 
 static const ftmem__optimizer optimizer_table[] = {
@@ -70,6 +71,9 @@ static ftmem__buffer optimizer_matrix(const ftmem_job *job, const ftmem__param *
     case FTMEM__PROJECTION_OF: return dtype == FTMEM_FP32 ? optimizer_buffer(k * k, dtype) : optimizer_buffer(k * r, dtype);
     case FTMEM__FACTOR: return optimizer_buffer(k * k, FTMEM_FP32);
     case FTMEM__SINGULAR: return optimizer_buffer(k, FTMEM_FP32);
+    case FTMEM__LONG32: return optimizer_buffer(other, FTMEM_FP32);
+    case FTMEM__DIAGONAL32: return optimizer_buffer(r * r, FTMEM_FP32);
+    case FTMEM__RANK32: return optimizer_buffer(r, FTMEM_FP32);
     case FTMEM__GRAM: return optimizer_buffer(k * k, FTMEM_BF16);
     default: return optimizer_buffer(other, dtype);
     }
@@ -86,6 +90,7 @@ ftmem__buffer ftmem__buffer_of(const ftmem_job *job, const ftmem__param *p, int3
     case FTMEM__B16: return optimizer_buffer(p->n, FTMEM_BF16);
     case FTMEM__BYTES: return optimizer_buffer(p->n, FTMEM_INT8);
     case FTMEM__BYTES_TWICE: return optimizer_buffer(2 * p->n, FTMEM_INT8);
+    case FTMEM__INT64S: return optimizer_buffer(p->n, FTMEM_INT64);
     case FTMEM__NIBBLES: return optimizer_buffer((p->n + 1) / 2, FTMEM_INT8);
     case FTMEM__MAXIMA: return optimizer_buffer((p->n + 255) / 256, FTMEM_FP32);
     case FTMEM__MAXIMA_TWICE: return optimizer_buffer((p->n + 255) / 256 * 2, FTMEM_FP32);
@@ -155,6 +160,18 @@ static void optimizer_segment(optimizer_loop *l, int32_t segment, int32_t others
     }
 }
 
+/* Equal blocks in a row: the first, and the last for all others, which find the same before them. */
+static int64_t optimizer_blocks(optimizer_loop *l, const ftmem__stack *stack, int64_t from, int64_t layers, int32_t others)
+{
+    int64_t to = from + 1, before = l->made;
+    while (to < layers && stack->of_layer[to] == stack->of_layer[from]) to++;
+    optimizer_segment(l, stack->of_layer[from], others);
+    if (to - from == 1) return to;
+    l->made += (l->made - before) * (to - from - 2);
+    optimizer_segment(l, stack->of_layer[from], others);
+    return to;
+}
+
 static void optimizer_round(optimizer_loop *l, int32_t others)
 {
     const ftmem__walk *walk = l->walk;
@@ -164,7 +181,7 @@ static void optimizer_round(optimizer_loop *l, int32_t others)
         const ftmem__stack *s = &walk->stack[stack];
         int64_t layers = s->shape->family->shared_blocks ? 1 : s->shape->model->layers;
         optimizer_segment(l, ftmem__segment_embed(stack), others);
-        for (i = 0; i < layers; i++) optimizer_segment(l, s->of_layer[i], others);
+        for (i = 0; i < layers;) i = optimizer_blocks(l, s, i, layers, others);
         optimizer_segment(l, ftmem__segment_end(stack), others);
     }
 }
@@ -209,6 +226,14 @@ static int64_t optimizer_most(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/* Products with projections, a refresh included. */
+static double optimizer_flops(const ftmem_job *job, const ftmem__param *p, const ftmem__rule *rule)
+{
+    int64_t rows = p->rows > 0 ? p->rows : 1, cols = p->n / rows, k = rows < cols ? rows : cols, any = job->optimizer_rank;
+    double r = rule->diagonals && any > k ? (double)k : (double)any, other = (double)(p->n / k);
+    return 2 * r * (rule->products * (double)p->n + rule->diagonals * other * r);
+}
+
 ftmem__work ftmem__update_of(const void *context, const ftmem__store *gradient, bool in_block)
 {
     const ftmem_job *job = context;
@@ -220,6 +245,7 @@ ftmem__work ftmem__update_of(const void *context, const ftmem__store *gradient, 
     work.beside = optimizer_most(FTMEM__LIST_BYTES(job, &p, rule->early), FTMEM__LIST_BYTES(job, &p, rule->refresh));
     work.beside = FTMEM__LIST_BYTES(job, &p, rule->each) + optimizer_most(work.beside, goes ? 0 : late);
     work.after = goes ? late : 0;
+    work.flops = optimizer_flops(job, &p, rule);
     return work;
 }
 
@@ -241,13 +267,15 @@ static void optimizer_add(ftmem__totals *t, const ftmem_job *job, const ftmem__p
 int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param)
 {
     if (param->outside) return param->copies;
-    return param->segment >= 0 ? walk->kind[param->segment].layers * param->copies : 1;
+    return param->segment >= 0 ? walk->kind[param->segment].alike * param->copies : 1;
 }
 
 static int64_t optimizer_pixels(const ftmem__shape *shape, int64_t images)
 {
     const ftmem_model *m = shape->model;
-    return ftmem__round512(ftmem__bytes(ftmem__shape_pixels(shape), images * m->channels * m->image_size * m->image_size));
+    int64_t pixels = shape->family->any_size ? shape->s * m->patch_size * m->patch_size : m->image_size * m->image_size;
+    int64_t grid = shape->family->chunked ? ftmem__round512(3 * 8 * images) : 0; /* image_grid_thw */
+    return grid + ftmem__round512(ftmem__bytes(ftmem__shape_pixels(shape), images * m->channels * pixels));
 }
 
 /* What the first stack is fed: token ids, pixels, or features of two frames a token; and a padding mask. */
@@ -258,13 +286,14 @@ static int64_t optimizer_fed(const ftmem__shape *shape, int64_t rows)
     int64_t tokens = ftmem__round512(8 * rows * (shape->s - shape->virtual_tokens)), sum = tokens;
     if (shape->fed_features) return ftmem__round512(ftmem__bytes(dtype, rows * m->encoder_channels * 2 * shape->s));
     if (shape->family->embedding == FTMEM__EMBED_PATCHES) sum = optimizer_pixels(shape, rows);
-    return sum + (shape->job->mask == FTMEM_MASK_PADDED ? tokens : 0) + (shape->image_masks ? tokens : 0);
+    return sum + (shape->job->mask == FTMEM_MASK_PADDED ? tokens : 0) + (shape->image_masks || shape->takes_video ? tokens : 0);
 }
 
 /* A batch: what the first stack is fed, labels of tokens of the last or of rows. */
 static int64_t optimizer_rows(const ftmem__shape *shape, const ftmem__shape *fed, int64_t rows)
 {
     int64_t pixels = shape->scattered ? optimizer_pixels(fed, rows * fed->each) : 0;
+    if (ftmem__objective_of(shape->job)->loss == FTMEM__LOSS_PAIRS) return pixels + optimizer_fed(shape->scattered ? shape : fed, rows);
     return pixels + optimizer_fed(shape->scattered ? shape : fed, rows) +
            ftmem__round512(8 * rows * (ftmem__task_by_row(shape->job->task) ? 1 : shape->s - shape->virtual_tokens));
 }
@@ -285,25 +314,36 @@ static int64_t optimizer_table_buffers(const ftmem__shape *shape)
     return 2 * shape->model->layers * ftmem__round512(ftmem__bytes(shape->compute, shape->model->max_positions * shape->rotary));
 }
 
+/* modeling_gemma4.py: frequencies of each kind of block, a scalar of each block, the scales of two embeddings. */
+static int64_t optimizer_kind_buffers(const ftmem__shape *shape)
+{
+    const ftmem_model *m = shape->model;
+    int64_t full = shape->has_full ? 2 * ftmem__round512(2 * m->full_head_dim) : 0, window = shape->has_sliding ? 2 * ftmem__round512(2 * m->head_dim) : 0;
+    return full + window + 512 * m->layers + (m->layer_input > 0 ? 512 : 0);
+}
+
 /* What the process holds before the first step besides weights: rotation frequencies (twice), buffers, the batch. */
 static void optimizer_batch(ftmem__totals *t, const ftmem__walk *walk)
 {
     const ftmem__shape *shape = &walk->shape;
     const ftmem_job *job = shape->job;
     const ftmem__shape *fed = walk->stack[0].shape;
-    bool rope = shape->family->positions <= FTMEM__ROPE_INTERLEAVED && shape->model->alibi != FTMEM_ON;
+    bool rope = shape->family->positions <= FTMEM__ROPE_INTERLEAVED && shape->model->alibi != FTMEM_ON && shape->rotates;
     t->buffer_bytes = rope ? 2 * ftmem__round512(shape->rotary / 2 * 4) : 0;
     if (shape->family->tables_by_kind && shape->has_full && shape->has_sliding) t->buffer_bytes *= 2;
+    if (shape->family->by_kind) t->buffer_bytes = optimizer_kind_buffers(shape);
     if (shape->family->logits_buffer) t->buffer_bytes += ftmem__round512(ftmem__bytes(shape->compute, shape->vocab));
     if (shape->family->mask_buffer) t->buffer_bytes += ftmem__round512(shape->model->position_rows * shape->model->position_rows);
     t->buffer_bytes += optimizer_router_bias(shape) + optimizer_table_buffers(shape);
     if (shape->family->turn == FTMEM__TURN_PAIRS) /* modeling_gptj.py GPTJRotaryEmbedding */
         t->buffer_bytes = ftmem__round512(ftmem__bytes(FTMEM_FP32, shape->model->max_positions * shape->rotary));
     t->buffer_bytes += 512 * shape->family->small_buffers;
-    t->buffer_bytes += ftmem__tower_buffer_bytes(shape->model);
+    t->buffer_bytes += ftmem__tower_buffer_bytes(shape->model, shape->compute);
     t->buffer_bytes += shape->family->id_buffers * ftmem__round512(8 * shape->model->position_rows);
+    if (shape->takes_video) t->narrowed_bytes -= ftmem__round512(8 * shape->b); /* rope_deltas: an attribute of the model from the first forward on */
     t->batch_bytes = optimizer_rows(shape, fed, shape->b);
-    t->eval_batch_bytes = optimizer_rows(shape, fed, job->eval_batch);
+    if (job->reference == FTMEM_REFERENCE_PRECOMPUTED) t->batch_bytes += 2 * ftmem__round512(4 * job->micro_batch); /* two columns */
+    t->eval_batch_bytes = optimizer_rows(shape, fed, shape->eval_b);
     t->workspace_bytes = job->cublas_workspace == FTMEM_OFF ? 0 : job->gpu.sm_arch >= 90 ? (int64_t)32 << 20 : 8519680; /* truth: 8.125 MiB, 32 on sm90 */
 }
 
@@ -345,6 +385,7 @@ void ftmem__totals_fill(ftmem__totals *t, const ftmem__walk *walk)
         if (p->trained) optimizer_add(t, walk->shape.job, p, count);
         optimizer_regular(&t->regular, &walk->shape, p, count);
     }
+    t->scaler_bytes = walk->shape.job->grad_scaler == FTMEM_ON ? 1024 : 0;
     optimizer_update(t, walk);
     optimizer_batch(t, walk);
     t->resident = t->buffer_bytes + t->batch_bytes;

@@ -14,6 +14,7 @@ enum {
     FTMEM__B16,           /* n, bf16 */
     FTMEM__BYTES,         /* n bytes */
     FTMEM__BYTES_TWICE,   /* 2 n bytes in one tensor */
+    FTMEM__INT64S,        /* n, int64 */
     FTMEM__NIBBLES,       /* half a byte an element */
     FTMEM__MAXIMA,        /* fp32 for every 256 elements */
     FTMEM__MAXIMA_TWICE,  /* two of them in one tensor */
@@ -35,6 +36,9 @@ enum {
     FTMEM__FACTOR,        /* k x k, fp32 */
     FTMEM__SINGULAR,      /* k, fp32 */
     FTMEM__GRAM,          /* k x k, bf16 */
+    FTMEM__LONG32,        /* R or C, the larger, fp32 */
+    FTMEM__RANK32,        /* r, fp32 */
+    FTMEM__DIAGONAL32,    /* r x r, fp32; r is k at most */
     FTMEM__LONG_SIDE,     /* R or C, the larger, its dtype */
     FTMEM__SIZE_END
 };
@@ -60,6 +64,8 @@ typedef struct ftmem__rule {
     uint8_t early[6];   /* temporaries of one tensor at a time, beside what the previous one left */
     uint8_t late[8];    /* ... and after that is gone */
     uint8_t left[5];    /* what names of the loop hold into the next tensor's turn */
+    uint8_t products;   /* matrix products of n x r */
+    uint8_t diagonals;  /* ... of the longer side x r x r, in a refresh */
     uint8_t refresh[7]; /* beside what the previous one left, before the state is there: on the first step and every few hundred */
 } ftmem__rule;
 

@@ -1,8 +1,8 @@
 /* Blocks and what stands around them: the family's steps, executed. */
 #include "method.h"
 
-static const char *const program_parts[] = { "embedding", "norm",      "attention", "mlp",          "residual",   "head",
-                                             "loss",      "optimizer", "batch",     "vision tower", "state space" };
+static const char *const program_parts[] = { "embedding", "norm",      "attention", "mlp",          "residual",    "head",
+                                             "loss",      "optimizer", "batch",     "vision tower", "state space", "reference model" };
 
 const char *ftmem__part_name(int32_t part)
 {
@@ -118,13 +118,14 @@ static bool program_rotates(const ftmem__low *low)
 
 /* Heads are a view; a gradient that comes back laid out by heads is copied for the projection (aten view_backward, reshape):
    rotated queries and keys, whose sum starts from a slice's zeros, and what a matmul or a sum over repeated heads made. */
-static void program_view(ftmem__low *low, int32_t i, ftmem__var *x)
+void ftmem__low_view(ftmem__low *low, int32_t i, ftmem__var *x)
 {
     const ftmem__shape *shape = low->shape;
     int32_t kernel = ftmem__low_kernel(low, x->dtype);
     bool repeated = i > 0 && ftmem__low_kv_heads(low) < shape->heads && (kernel == FTMEM_KERNEL_EFFICIENT || shape->job->repeat_kv == FTMEM_ON);
     bool copied = kernel == FTMEM_KERNEL_EAGER || kernel == FTMEM_KERNEL_MATH || repeated;
-    if (i < 2 && program_rotates(low)) copied = shape->family->turn != FTMEM__TURN_PAIRS;
+    if (i < 2 && program_rotates(low))
+        copied = shape->family->turn != FTMEM__TURN_PAIRS && shape->family->turn != FTMEM__TURN_COMPLEX && shape->family->turn != FTMEM__TURN_BEFORE;
     if (copied) program_replace(low->tape, x, ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, *x));
 }
 
@@ -169,11 +170,11 @@ static void program_project_apart(ftmem__low *low, ftmem__var x, bool bias, ftme
         else if (!fused) qkv[i] = ftmem__low_linear(low, role[i], i ? source : x, program_width(low, i), bias && !(i == 1 && family->k_unbiased));
         if (i == 0 && family->scaled_query) program_replace(low->tape, &qkv[0], ftmem__unary(low->tape, FTMEM__OP_SCALE, qkv[0]));
         if (family->dense_heads) program_dense(low, &qkv[i]);
-        else if (!last && !gated) program_view(low, i, &qkv[i]);
+        else if (!last && !gated) ftmem__low_view(low, i, &qkv[i]);
         if (i == 2 && family->scaled_values) program_replace(low->tape, &qkv[2], ftmem__unary(low->tape, FTMEM__OP_SCALE, qkv[2]));
         if (i < 2 && family->norm_each && low->shape->model->qk_norm == FTMEM_ON) qkv[i] = ftmem__low_qk_norm(low, qkv[i]);
     }
-    for (i = 0; i < 3 && last; i++) program_view(low, i, &qkv[i]);
+    for (i = 0; i < 3 && last; i++) ftmem__low_view(low, i, &qkv[i]);
 }
 
 static void program_project(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ftmem__var *locals, int32_t *count)
@@ -201,15 +202,33 @@ static void program_rotate(ftmem__low *low, ftmem__var qkv[3], ftmem__var *local
     if (program_rotates(low)) ftmem__low_rotate(low, qkv, locals, count);
 }
 
+/* modeling_llama4.py Llama4TextAttention: attn_scales, in fp32. */
+static void program_temper(ftmem__low *low, ftmem__var *q, ftmem__var *locals, int32_t *count)
+{
+    ftmem__var scales = program_table(low, low->shape->s, 1, FTMEM_FP32, FTMEM__OP_TABLE), wide = ftmem__binary(low->tape, FTMEM__OP_MUL, *q, scales);
+    program_replace(low->tape, q, ftmem__cast(low->tape, wide, q->dtype));
+    ftmem__drop(low->tape, wide);
+    locals[(*count)++] = scales;
+    locals[(*count)++] = program_table(low, low->shape->s, 1, FTMEM_INT64, FTMEM__OP_TABLE);
+}
+
+static void program_norm_rotated(ftmem__low *low, ftmem__var qk[2])
+{
+    int32_t i;
+    for (i = 0; i < 2; i++) qk[i] = ftmem__low_l2_norm(low, qk[i]);
+}
+
 static void program_queries(ftmem__low *low, ftmem__var x, ftmem__var qkv[3], ftmem__var *locals, int32_t *count)
 {
     const ftmem__shape *shape = low->shape;
     program_project(low, x, qkv, locals, count);
-    if (shape->model->qk_norm == FTMEM_ON && !shape->family->norm_each) {
+    if (shape->model->qk_norm == FTMEM_ON && !shape->family->norm_each && !shape->family->normed_after) {
         qkv[0] = ftmem__low_qk_norm(low, qkv[0]);
         qkv[1] = ftmem__low_qk_norm(low, qkv[1]);
     }
     program_rotate(low, qkv, locals, count);
+    if (shape->family->normed_after && shape->model->qk_norm == FTMEM_ON && program_rotates(low)) program_norm_rotated(low, qkv);
+    if (shape->family->scaled_unrotated && !program_rotates(low)) program_temper(low, &qkv[0], locals, count);
 }
 
 /* cache_utils.py DynamicLayer.update: new tensors, which the cache owns beside the graph. Checkpointed blocks have none. */
@@ -297,6 +316,7 @@ static ftmem__var program_attend(ftmem__low *low, ftmem__var x, program_names *n
     names->count = 0;
     low->tape->part = FTMEM__PART_ATTENTION;
     if (shape->model->kv_rank > 0) ftmem__low_latent(low, x, names->qkv, names->locals, &names->count);
+    else if (shape->family->by_kind) ftmem__low_shared_kv(low, x, names->qkv);
     else program_queries(low, x, names->qkv, names->locals, &names->count);
     program_cache(low, names->qkv + 1);
     low->bias = program_bias(low, names->qkv[1].n / (low->b * shape->kv), names->qkv[0].dtype);
@@ -345,6 +365,7 @@ static ftmem__var program_attention(ftmem__low *low, ftmem__var x)
     program_names names;
     ftmem__var out, y;
     if (low->kind == FTMEM__LAYER_LINEAR) return ftmem__low_delta(low, x);
+    if (low->kind == FTMEM__LAYER_SSM) return ftmem__low_ssm(low, x);
     out = program_attend(low, x, &names);
     if (shape->family->gated_output) out = program_gate(low, out, names.locals[0]);
     y = program_out(low, out);
@@ -368,7 +389,7 @@ static ftmem__var program_context(ftmem__low *low, ftmem__var x)
 /* -------------------------------------------------------------------------------------------------------- block */
 
 typedef struct program_frame { /* of the block's forward */
-    ftmem__var cur, residual, branch, kept[6];
+    ftmem__var cur, residual, branch, kept[8];
     bool has_residual, has_branch;
     int32_t kept_count;
 } program_frame;
@@ -495,8 +516,40 @@ static void program_clamp(ftmem__low *low, program_frame *f)
 
 static ftmem__var program_mixer(ftmem__low *low, ftmem__var x)
 {
-    if (low->kind == FTMEM__LAYER_NONE) return ftmem__low_mlp(low, x);
-    return low->kind == FTMEM__LAYER_SSM ? ftmem__low_ssm(low, x) : program_attention(low, x);
+    return low->kind == FTMEM__LAYER_NONE ? ftmem__low_mlp(low, x) : program_attention(low, x);
+}
+
+/* modeling_gemma4.py Gemma4TextDecoderLayer: what the MLP made and what the experts made of its input, each normalised; all are names. */
+static void program_experts_beside(ftmem__low *low, program_frame *f)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var names[3], first, second;
+    int32_t i;
+    if (low->mlp != FTMEM__MLP_EXPERTS) return;
+    first = ftmem__low_norm(low, f->cur, low->shape->h);
+    second = ftmem__low_experts_beside(low, f->residual, names);
+    low->tape->part = FTMEM__PART_MLP;
+    program_replace(tape, &f->cur, ftmem__binary(tape, FTMEM__OP_ADD, first, second));
+    for (i = 0; i < 3; i++) f->kept[f->kept_count++] = names[i];
+    f->kept[f->kept_count++] = first;
+    f->kept[f->kept_count++] = second;
+}
+
+/* The layer's part of the inputs, gated by the stream (modeling_gemma4.py Gemma4TextDecoderLayer). */
+static void program_layer_input(ftmem__low *low, program_frame *f)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var act, product, out;
+    if (low->shape->model->layer_input == 0) return;
+    low->tape->part = FTMEM__PART_MLP;
+    act = ftmem__low_activation(low, ftmem__low_linear(low, FTMEM_ROLE_MIXER_IN, f->cur, low->shape->model->layer_input, false));
+    product = ftmem__binary(tape, FTMEM__OP_MUL, act, low->layer);
+    ftmem__drop(tape, act);
+    out = ftmem__low_linear(low, FTMEM_ROLE_LAYER_OUT, product, low->shape->h, false);
+    ftmem__drop(tape, product);
+    program_replace(tape, &out, ftmem__low_norm(low, out, low->shape->h));
+    program_sum(low, f, f->cur, out);
+    ftmem__drop(tape, out);
 }
 
 static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
@@ -511,6 +564,8 @@ static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
         break;
     case FTMEM__NORM_ASIDE: program_set(tape, &f->branch, &f->has_branch, ftmem__low_norm(low, f->cur, shape->h)); break;
     case FTMEM__ATTENTION: program_replace(tape, &f->cur, program_attention(low, f->cur)); break;
+    case FTMEM__NARROW: program_replace(tape, &f->cur, ftmem__cast(tape, f->cur, shape->dtype)); break;
+    case FTMEM__WIDE_RESIDUAL: program_replace(tape, &f->residual, ftmem__cast(tape, f->residual, FTMEM_FP32)); break;
     case FTMEM__MIXER: program_replace(tape, &f->cur, program_mixer(low, f->cur)); break;
     case FTMEM__ATTENTION_ASIDE: program_set(tape, &f->branch, &f->has_branch, program_attention(low, f->cur)); break;
     case FTMEM__MLP: program_replace(tape, &f->cur, ftmem__low_mlp(low, f->cur)); break;
@@ -554,6 +609,9 @@ static void program_step(ftmem__low *low, program_frame *f, uint8_t step)
         f->has_branch = false;
         break;
     case FTMEM__CLAMP: program_clamp(low, f); break;
+    case FTMEM__EXPERTS_BESIDE: program_experts_beside(low, f); break;
+    case FTMEM__LAYER_INPUT: program_layer_input(low, f); break;
+    case FTMEM__SCALE_IN_PLACE: program_replace(tape, &f->cur, ftmem__unary(tape, FTMEM__OP_SCALE_IN_PLACE, f->cur)); break;
     case FTMEM__ADD_NAMED: program_sum(low, f, f->residual, f->cur); break;
     default: break;
     }
@@ -570,6 +628,8 @@ static ftmem__var program_returned(ftmem__low *low)
     bool wide = shape->qlora || shape->lora8 || shape->family->eager == FTMEM__EAGER_FALCON;
     int32_t dtype = !shape->autocast ? shape->stream : wide ? FTMEM_FP32 : shape->autocast;
     ftmem__var none = ftmem__constant(0, 0, dtype);
+    bool hybrid = shape->model->ssm_heads > 0, own = low->kind != FTMEM__LAYER_SSM; /* a mixer returns none, and runs after the attention that did */
+    if (hybrid && own == passing) return none;
     if (!shape->family->returns_weights || ftmem__low_kernel(low, dtype) != FTMEM_KERNEL_EAGER || (!passing && !again)) return none;
     return program_table(low, low->b * shape->heads * shape->s * shape->s, shape->s, dtype, FTMEM__OP_SOFTMAX);
 }
@@ -581,6 +641,7 @@ ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x)
     program_frame frame = { 0 };
     ftmem__var returned = program_returned(low);
     frame.cur = ftmem__keep(low->tape, x);
+    if (low->shape->model->layer_input > 0) low->layer = ftmem__low_layer_input(low);
     for (; *step != FTMEM__END; step++) program_step(low, &frame, *step);
     if (low->tape->mode == FTMEM__RECORD && returned.store >= 0 && low->has_weights && low->weights.grad) {
         ftmem__also(low->tape, low->weights, returned.store);
@@ -588,6 +649,7 @@ ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x)
         returned.store = -1;
     }
     program_return(low, &frame);
+    if (low->shape->model->layer_input > 0) ftmem__drop(low->tape, low->layer);
     ftmem__drop(low->tape, returned);
     return frame.cur;
 }
@@ -655,24 +717,42 @@ static ftmem__var program_features(ftmem__low *low, ftmem__prologue *p)
     return ftmem__low_dropout(low, sum, shape->model->embed_dropout);
 }
 
+/* Of full blocks, which may have heads of another width. */
+static int64_t program_other_rotary(const ftmem__shape *shape)
+{
+    return shape->family->by_kind ? shape->model->full_head_dim : shape->rotary;
+}
+
 /* cos and sin of every position, in the stream's dtype, once for all blocks. */
 static void program_positions(ftmem__low *low, ftmem__prologue *p)
 {
     const ftmem__shape *shape = low->shape;
     bool complex_pairs = shape->family->turn == FTMEM__TURN_COMPLEX; /* one complex table: two halves of it here */
-    int32_t dtype = shape->family->tables == FTMEM__TABLES_FP32 || complex_pairs ? FTMEM_FP32 : shape->mask;
+    int32_t dtype =
+        shape->family->tables == FTMEM__TABLES_FP32 || shape->family->tables == FTMEM__TABLES_TURNED_FP32 || complex_pairs ? FTMEM_FP32 : shape->mask;
     bool by_row = shape->family->tables_by_row || shape->model->tower == FTMEM_TOWER_QWEN2_5_VL || shape->model->tower == FTMEM_TOWER_QWEN3_VL; /* positions in time, height and width */
     bool half = complex_pairs || shape->family->turn == FTMEM__TURN_HALVES;
     int64_t n = (by_row ? low->b : 1) * shape->s * shape->rotary / (half ? 2 : 1);
-    if (shape->family->positions <= FTMEM__ROPE_INTERLEAVED ||
-        shape->family->positions == FTMEM__UNROTATED) /* modeling_llama.py LlamaModel: position_ids is an argument of every block */
-        program_argument(p, program_table(low, shape->s, 0, FTMEM_INT64, FTMEM__OP_TABLE));
+    if (shape->tower) {
+        ftmem__low_image_positions(low, p);
+        return;
+    }
+    if (by_row && shape->scattered) /* get_rope_index: in three dimensions for each row, no argument of the blocks */
+        program_hold(p, program_table(low, 3 * low->tokens, 0, FTMEM_INT64, FTMEM__OP_TABLE));
+    else if (shape->family->positions <= FTMEM__ROPE_INTERLEAVED ||
+             shape->family->positions == FTMEM__UNROTATED) /* modeling_llama.py LlamaModel: position_ids is an argument of every block */
+        (shape->family->ids_held ? program_hold : program_argument)(p, program_table(low, shape->s, 0, FTMEM_INT64, FTMEM__OP_TABLE));
     if (shape->family->turn == FTMEM__TURN_PAIRS) { /* modeling_gptj.py: sin and cos are halves of one tensor, which no rotation keeps */
         program_argument(p, program_table(low, n, shape->rotary, shape->stream, FTMEM__OP_TABLE));
         return;
     }
-    if (shape->family->tables_by_kind && shape->has_full && shape->has_sliding) n *= 2; /* each kind has its own pair */
-    if (shape->family->positions > FTMEM__ROPE_INTERLEAVED || shape->model->alibi == FTMEM_ON) return;
+    if (shape->family->tables_by_kind && shape->has_full && shape->has_sliding) n += shape->s * program_other_rotary(shape); /* each kind has its own pair */
+    if (shape->family->positions > FTMEM__ROPE_INTERLEAVED || shape->model->alibi == FTMEM_ON || !shape->rotates) return;
+    if (shape->family->tables == FTMEM__TABLES_TURNED_FP32) { /* each call repeats them, and keeps its own */
+        program_argument(p, program_table(low, n, shape->rotary, dtype, FTMEM__OP_TABLE));
+        program_argument(p, program_table(low, n, shape->rotary, dtype, FTMEM__OP_TABLE));
+        return;
+    }
     p->tables[0] = program_table(low, n, shape->rotary, dtype, FTMEM__OP_TABLE);
     p->tables[1] = program_table(low, n, shape->rotary, dtype, FTMEM__OP_TABLE);
     p->has_tables = true;
@@ -746,7 +826,8 @@ static ftmem__var program_learned(ftmem__low *low, ftmem__prologue *p, ftmem__va
 static ftmem__var program_scaled(ftmem__low *low, ftmem__prologue *p, ftmem__var x)
 {
     ftmem__var y = ftmem__unary(low->tape, FTMEM__OP_SCALE, x);
-    program_hold(p, x);
+    program_hold(p, ftmem__keep(low->tape, y)); /* it takes the name over */
+    ftmem__drop(low->tape, x);
     return y;
 }
 
@@ -765,6 +846,7 @@ static void program_leaf(ftmem__low *low, ftmem__var *x)
 
 void ftmem__low_input_leaf(ftmem__low *low, ftmem__var *x)
 {
+    if (low->shape->family->no_input_leaf) return;
     if (low->shape->require_input_grad && low->tape->mode != FTMEM__NO_GRAD && !x->grad) program_leaf(low, x);
 }
 
@@ -788,14 +870,37 @@ ftmem__var ftmem__low_words(ftmem__low *low)
     return program_words(low, NULL);
 }
 
+/* modeling_gemma4.py Gemma4Model.forward: which tokens are of images, videos, sounds, or any of them; returns the others' numbers. */
+static ftmem__var program_multimodal(ftmem__low *low, ftmem__prologue *p)
+{
+    int32_t i;
+    for (i = 0; i < 4; i++) program_hold(p, program_table(low, low->tokens, low->shape->s, FTMEM_BOOL, FTMEM__OP_TABLE));
+    return program_table(low, low->tokens, low->shape->s, FTMEM_INT64, FTMEM__OP_TABLE);
+}
+
+/* Its frame holds the embedding with padding in those places, and the rows of the second table. */
+static void program_layer_inputs(ftmem__low *low, ftmem__prologue *p, ftmem__var x, const ftmem__var *ids)
+{
+    ftmem__var rows;
+    if (low->shape->model->layer_input == 0) return;
+    if (ids) program_hold(p, program_table(low, x.n, x.cols, x.dtype, FTMEM__OP_WHERE));
+    rows = ftmem__low_layer_inputs(low, x, ids);
+    if (ids) program_hold(p, rows);
+    else ftmem__drop(low->tape, rows);
+}
+
 /* A decoder's embedding. */
 static ftmem__var program_embed_tokens(ftmem__low *low, ftmem__prologue *p)
 {
     const ftmem__shape *shape = low->shape;
-    ftmem__var x, y, shifted;
-    if (shape->crossed) shifted = program_table(low, low->tokens, shape->s, FTMEM_INT64, FTMEM__OP_TABLE);
-    x = low->words ? ftmem__low_scatter(low, p, *low->words) : program_words(low, shape->crossed ? &shifted : NULL);
-    if (shape->crossed) program_hold(p, shifted); /* the caller's decoder_input_ids */
+    ftmem__var x, y, ids;
+    bool multimodal = shape->model->tower == FTMEM_TOWER_GEMMA4, own = shape->crossed || multimodal;
+    if (shape->crossed) ids = program_table(low, low->tokens, shape->s, FTMEM_INT64, FTMEM__OP_TABLE);
+    if (multimodal) ids = program_multimodal(low, p);
+    x = low->words ? ftmem__low_scatter(low, p, *low->words) : program_words(low, own ? &ids : NULL);
+    program_layer_inputs(low, p, x, multimodal ? &ids : NULL);
+    if (multimodal) program_hold(p, ftmem__keep(low->tape, x));
+    if (own) program_hold(p, ids); /* the caller's decoder_input_ids, or llm_input_ids */
     if (shape->virtual_tokens) x = ftmem__method_prompt(low, x);
     if (shape->family->embed_norm) {
         y = ftmem__low_norm(low, x, shape->h);
@@ -820,7 +925,7 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     case FTMEM__EMBED_NORMED: x = ftmem__low_embed_normed(low); break;
     case FTMEM__EMBED_SEGMENTS: x = ftmem__low_embed_segments(low); break;
     case FTMEM__EMBED_PATCHES: x = ftmem__low_embed_patches(low); break;
-    case FTMEM__EMBED_IMAGE: x = ftmem__low_embed_image(low); break;
+    case FTMEM__EMBED_IMAGE: x = ftmem__low_embed_image(low, p); break;
     default: x = program_embed_tokens(low, p); break;
     }
     if (shape->embedding_width != shape->h) {

@@ -242,12 +242,23 @@ static void report_step(report *r)
     }
 }
 
+/* Models that are there for a forward without gradients. */
+static void report_besides(report *r)
+{
+    const ftmem__step *step = r->step;
+    int32_t i, k;
+    for (i = 0; i < step->besides; i++) {
+        for (k = 0; k < FTMEM_CLASS_END; k++) report_bytes(r, k, step->beside[i].weight_bytes[k], FTMEM__OP_PARAMETER, FTMEM__PART_REFERENCE);
+        report_bytes(r, FTMEM_CLASS_BUFFERS, step->beside[i].buffer_bytes, FTMEM__OP_TABLE, FTMEM__PART_REFERENCE);
+    }
+}
+
 static void report_weights(report *r)
 {
     const ftmem__walk *walk = r->step->walk;
     const ftmem__totals *t = &r->step->totals;
     const ftmem__moment *m = &r->step->peak;
-    bool states = m->phase >= (ftmem__optimizer_of(walk->shape.job)->from_start ? FTMEM_PHASE_FORWARD : FTMEM_PHASE_OPTIMIZER);
+    bool states = m->states;
     bool eval = m->phase == FTMEM_PHASE_EVAL;
     int32_t i;
     for (i = 0; i < walk->params.count; i++) {
@@ -258,6 +269,8 @@ static void report_weights(report *r)
     report_bytes(r, FTMEM_CLASS_BUFFERS, t->buffer_bytes + (eval ? t->eval_batch_bytes : t->batch_bytes), FTMEM__OP_TABLE, FTMEM__PART_BATCH);
     report_bytes(r, FTMEM_CLASS_MASTER, m->phase == FTMEM_PHASE_LOAD ? 0 : t->master_bytes, FTMEM__OP_STATE, FTMEM__PART_OPTIMIZER);
     if (states) report_states(r);
+    report_besides(r);
+    report_bytes(r, FTMEM_CLASS_STATES, m->phase < FTMEM_PHASE_BACKWARD ? 0 : t->scaler_bytes, FTMEM__OP_STATE, FTMEM__PART_OPTIMIZER);
     report_bytes(r, FTMEM_CLASS_WORKSPACE, m->phase == FTMEM_PHASE_LOAD ? 0 : t->workspace_bytes * (m->workspaces_both ? 2 : 1), FTMEM__OP_CUBLAS,
                  FTMEM__PART_OPTIMIZER);
 }
@@ -362,9 +375,30 @@ static bool report_head(report *r)
     return true;
 }
 
+/* A forward without gradients, as noted when it was walked; before, what the trained model keeps. */
+static void report_beside(report *r)
+{
+    const ftmem__moment *m = &r->step->peak;
+    const ftmem__note *note = &r->step->beside[m->beside - 1].note;
+    int32_t i;
+    if (m->pass >= 0) report_again(r, m->segment, m->pass, FTMEM__EVENT_END, 1, true);
+    r->op = ftmem__op_name(note->op, false);
+    r->part = ftmem__part_name(FTMEM__PART_REFERENCE);
+    r->times = 1;
+    for (i = 0; i < note->count; i++) {
+        ftmem__store s = note->at[i];
+        if (s.tensor_class == FTMEM_CLASS_KEPT) s.tensor_class = FTMEM_CLASS_TEMPORARY;
+        report_store(r, &s);
+    }
+}
+
 static void report_running(report *r)
 {
     const ftmem__moment *m = &r->step->peak;
+    if (m->beside) {
+        report_beside(r);
+        return;
+    }
     r->part = ftmem__part_name(FTMEM__PART_OPTIMIZER);
     r->op = ftmem__op_name(FTMEM__OP_STEP, false);
     if (m->pass < 0) {

@@ -1,5 +1,6 @@
 /* From a checked job to numbers: widths, dtypes, masks, what is trained. Every product is checked here, once. */
 #include "lower.h"
+#include "objective.h"
 
 static bool shape_part(const ftmem_job *job, int32_t part)
 {
@@ -12,15 +13,41 @@ static bool shape_trains(const ftmem_job *job, bool named)
     return named == shape_part(job, FTMEM_PART_ALL_BUT);
 }
 
+/* modeling_gemma4.py Gemma4TextAttention, Gemma4TextMLP */
+void ftmem__shape_by_kind(ftmem__shape *shape, uint8_t kind)
+{
+    const ftmem_model *m = shape->model;
+    if (!shape->family->by_kind) return;
+    if (kind & FTMEM__LAYER_REUSES) shape->f = m->shared_kv_ffn;
+    if (ftmem__layer_attention(kind) != FTMEM__LAYER_FULL) return;
+    shape->d = shape->dv = shape->rotary = m->full_head_dim;
+    shape->kv_heads = m->full_kv_heads;
+    shape->q = m->heads * m->full_head_dim;
+    shape->kv = m->full_kv_heads * m->full_head_dim;
+}
+
+/* Last blocks take keys and values of the last one before them of their kind, which stores them whether or not one does
+   (configuration_gemma4.py kv_sharing_modes). */
+static uint8_t shape_sharing(const ftmem_model *m, int64_t layer)
+{
+    int64_t own = m->layers - m->shared_kv_layers, i;
+    if (layer >= own) return FTMEM__LAYER_REUSES;
+    for (i = layer + 1; i < own; i++)
+        if (ftmem__layer_attention(m->layer_kind[i]) == ftmem__layer_attention(m->layer_kind[layer])) return 0;
+    return FTMEM__LAYER_STORES;
+}
+
 /* A window shows in its mask only: where both kinds have a mask, or neither has, they are one, and are walked once. */
 uint8_t ftmem__shape_layer_kind(const ftmem__shape *shape, int64_t layer)
 {
     uint8_t kind = shape->model->layer_kind[layer];
+    if (shape->family->by_kind) return kind | shape_sharing(shape->model, layer);
     if (shape->family->hands_index && layer > 0) {
         bool old = ftmem__layer_attention(shape->model->layer_kind[layer - 1]) == FTMEM__LAYER_SHARED_INDEX;
         return kind | (old ? FTMEM__LAYER_HANDED_OLD : FTMEM__LAYER_HANDED_NEW);
     }
-    bool alike = !shape->family->sliding_kv_twice && ftmem__layer_attention(kind) == FTMEM__LAYER_SLIDING && shape->mask_sliding == shape->mask_full;
+    bool alike =
+        !shape->family->sliding_kv_twice && ftmem__layer_attention(kind) == FTMEM__LAYER_SLIDING && shape->mask_sliding == shape->mask_full && !shape->window;
     return alike ? (uint8_t)(kind - FTMEM__LAYER_SLIDING) : kind;
 }
 
@@ -110,7 +137,9 @@ static void shape_masks(ftmem__shape *shape)
     for (i = 0; i < shape->model->layers; i++) {
         if (ftmem__layer_attention(shape->model->layer_kind[i]) == FTMEM__LAYER_SLIDING) shape->has_sliding = true;
         else shape->has_full = true;
+        if (!shape->family->tables_asked || ftmem__layer_attention(shape->model->layer_kind[i]) == FTMEM__LAYER_FULL) shape->rotates = true;
     }
+    if (shape->family->positions == FTMEM__POSITIONLESS) shape->has_full = false; /* no block attends */
     if (job->attention == FTMEM_FLASH2) always = false;
     shape->mask_full = always;
     shape->mask_cross = shape->crossed && !shape->fed_features && job->mask == FTMEM_MASK_PADDED && job->attention != FTMEM_FLASH2;
@@ -133,6 +162,9 @@ static ftmem_status shape_check(const ftmem__shape *shape, ftmem_error *error)
     int64_t widest = shape->vocab, h = shape->h, linear = 2 * (shape->model->linear_key_dim + shape->model->linear_value_dim) + 64;
     if (shape->f * 2 > widest) widest = shape->f * 2;
     if (shape->q + 2 * shape->kv > widest) widest = shape->q + 2 * shape->kv;
+    if (shape->model->heads * shape->model->full_head_dim * 3 > widest) widest = shape->model->heads * shape->model->full_head_dim * 3;
+    if (shape->model->shared_kv_ffn * 2 > widest) widest = shape->model->shared_kv_ffn * 2;
+    if (shape->model->layer_input * shape->model->layers > widest) widest = shape->model->layer_input * shape->model->layers;
     if (shape->model->linear_value_heads * linear > widest) widest = shape->model->linear_value_heads * linear;
     if (shape->heads * (shape->d + shape->dv) > widest) widest = shape->heads * (shape->d + shape->dv);
     if (ftmem__mul(&c, tokens, widest) > limit || ftmem__mul(&c, widest, h) > limit || scores > limit || ftmem__mul(&c, tokens, h) > limit) c.overflow = true;
@@ -181,16 +213,20 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     shape->causal = !encoder && !family->bidirectional;
     shape->crossed = !encoder && family->encoder;
     shape->fed_features = encoder ? family->fed_features : shape->crossed && family->encoder->fed_features;
-    shape->sided =
-        family->positions == FTMEM__RELATIVE || shape->crossed || family->shared_blocks; /* ALBERT: gradients of the last block's use wait for the first's */
+    shape->sided = m->shared_kv_layers > 0 || m->layer_input > 0 || family->positions == FTMEM__RELATIVE || shape->crossed ||
+                   family->shared_blocks; /* ALBERT: gradients of the last block's use wait for the first's */
     shape->tower = tower;
     shape->scattered = !encoder && c->job.images > 0;
     shape->image_masks = shape->scattered && ftmem__family_tower(m)->image_masks;
+    shape->takes_video = shape->scattered && ftmem__family_tower(m)->any_size && ftmem__family_tower(m)->chunked;
+    shape->taps = shape->scattered ? m->tower_taps : 0;
+    shape->tap_every = 1;
     shape->each = tower ? c->job.images : 1;
-    shape->b = c->job.micro_batch * shape->each;
+    shape->b = c->job.micro_batch * shape->each * ftmem__objective_of(&c->job)->rows;
+    shape->forward_only = c->forward_only;
     shape->virtual_tokens = tower ? 0 : c->adapter.virtual_tokens;
     shape->s = s + shape->virtual_tokens;
-    shape->eval_b = c->job.eval_batch * shape->each;
+    shape->eval_b = c->job.eval_batch * shape->each * ftmem__objective_of(&c->job)->rows;
     shape->tokens = shape->b * shape->s;
     shape->h = m->hidden;
     shape->f = m->ffn;
@@ -210,6 +246,27 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     return shape_check(shape, error);
 }
 
+/* get_vision_window_index in transformers/vision_utils.py: windows are whole numbers of merged patches. */
+static void shape_grid(ftmem__shape *shape, const ftmem__case *c)
+{
+    int64_t merge = c->model.tower_merge > 0 ? c->model.tower_merge : 1, side = merge * c->model.patch_size;
+    shape->grid[0] = c->job.image_height / side;
+    shape->grid[1] = c->job.image_width / side;
+    shape->window = c->model.tower_window / side;
+    shape->unit = merge * merge;
+}
+
+/* Every so many blocks of the tower, after the first ones; their features go to the first blocks of the text model. */
+static void shape_taps(ftmem__shape *shape, const ftmem_model *m)
+{
+    shape->taps = m->tower_taps;
+    shape->tap_every = m->tower_tap_every ? m->tower_tap_every : m->tower_taps ? m->tower_layers / m->tower_taps : 1;
+    if (shape->tap_every < 1) shape->tap_every = 1;
+    shape->tap_first = m->tower_tap_first ? m->tower_tap_first : shape->tap_every;
+    if (shape->tap_first > m->tower_layers - 1 - (shape->taps - 1) * shape->tap_every)
+        shape->tap_first = m->tower_layers - 1 - (shape->taps - 1) * shape->tap_every;
+}
+
 /* Rows are images; the tower's part decides about all of it. */
 ftmem_status ftmem__shape_tower(ftmem__shape *shape, const ftmem__shape *text, const ftmem__case *c, ftmem_error *error)
 {
@@ -218,6 +275,9 @@ ftmem_status ftmem__shape_tower(ftmem__shape *shape, const ftmem__shape *text, c
     shape->adapter = &c->tower;
     shape->rest_trained = shape->position_trained = shape->embed_trained = shape->tower_trained;
     shape->unread = c->model.tower_unread;
+    shape->chunked = shape->family->chunked && c->job.attention != FTMEM_FLASH2;
+    shape_grid(shape, c);
+    shape_taps(shape, &c->model);
     shape->next = text;
     return status;
 }

@@ -8,7 +8,7 @@ typedef struct ssm_sizes {        /* elements of one pass */
     int64_t heads, x, bc, scores; /* rows x heads; x head_dim; x state; pairs of a chunk for each head */
     int64_t states, passed;       /* heads x head_dim x state for each chunk; and one more of each sequence */
     int64_t steps, pairs;         /* chunks and one more of each sequence for each head; squared */
-    bool one;                     /* a sequence is one chunk */
+    bool row, one, all;           /* one sequence; a chunk is a sequence; both */
 } ssm_sizes;
 
 typedef struct ssm_names { /* of mamba2_chunk_scan's forward, alive until it returns */
@@ -35,7 +35,9 @@ static ssm_sizes ssm_size(const ftmem__low *low)
     z.passed = z.states / c * (c + 1);
     z.steps = low->b * m->ssm_heads * (c + 1);
     z.pairs = z.steps * (c + 1);
+    z.row = low->b == 1;
     z.one = c == 1;
+    z.all = z.row && z.one;
     return z;
 }
 
@@ -60,26 +62,29 @@ static ftmem__var ssm_table(ftmem__low *low, int64_t n, int32_t dtype)
 
 /* ---------------------------------------------------------------------------------------------------- operations */
 
-/* One operand of torch.einsum, permuted: reshape copies it unless a view will do. */
+/* One operand of torch.einsum, permuted: reshape copies it unless a view will do. What came from the convolution has tokens
+   innermost, what was repeated for heads has not. */
 static ftmem__var ssm_dense(ftmem__low *low, ftmem__var x, bool view)
 {
     return view ? ftmem__keep(low->tape, x) : ftmem__unary(low->tape, FTMEM__OP_CLONE, x);
 }
 
-/* aten/src/ATen/native/Linear.cpp sumproduct_pair: two matrices to a batch, which autocast narrows; the gradient of the permuted
-   result is made dense first. */
+/* aten/src/ATen/native/Linear.cpp einsum, whose operands autocast narrows, and sumproduct_pair: two matrices to a batch; the
+   gradient of the permuted result is made dense first. */
 static ftmem__var ssm_einsum(ftmem__low *low, ftmem__var a, bool a_view, ftmem__var b, bool b_view, int64_t n, int64_t sum, bool permuted)
 {
     ftmem__tape *tape = low->tape;
-    ftmem__var left = ssm_dense(low, a, a_view), right = ssm_dense(low, b, b_view), l16, r16, y, view;
-    int32_t dtype = low->shape->autocast ? low->shape->autocast : left.dtype;
-    l16 = ftmem__cast(tape, left, dtype);
-    r16 = ftmem__cast(tape, right, dtype);
-    y = ftmem__matmul(tape, FTMEM__OP_BMM, l16, r16, NULL, n, 1, 2.0 * (double)n * (double)sum);
-    ftmem__drop(tape, r16);
-    ftmem__drop(tape, l16);
+    int32_t dtype = low->shape->autocast ? low->shape->autocast : a.dtype;
+    ftmem__var narrow[2], left, right, y, view;
+    narrow[0] = ftmem__cast(tape, a, dtype);
+    narrow[1] = ftmem__cast(tape, b, dtype);
+    left = ssm_dense(low, narrow[0], a_view);
+    right = ssm_dense(low, narrow[1], b_view);
+    y = ftmem__matmul(tape, FTMEM__OP_BMM, left, right, NULL, n, 1, 2.0 * (double)n * (double)sum);
     ftmem__drop(tape, right);
     ftmem__drop(tape, left);
+    ftmem__drop(tape, narrow[1]);
+    ftmem__drop(tape, narrow[0]);
     if (!permuted) return y;
     view = ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, y);
     ftmem__drop(tape, y);
@@ -196,10 +201,10 @@ static void ssm_prepare(ftmem__low *low, const ssm_input *in, const ssm_sizes *z
     wide = ftmem__cast(tape, dt, FTMEM_FP32);
     made[1] = ssm_times(low, in->a, wide);
     ftmem__drop(tape, wide);
-    scan->x = ssm_name(names, ssm_chunked(low, made[0], z->x, true));
+    scan->x = ssm_name(names, ssm_chunked(low, made[0], z->x, !z->one));
     scan->a = ssm_name(names, ssm_chunked(low, made[1], z->heads, false));
-    scan->b = ssm_name(names, ssm_chunked(low, made[2], z->bc, true));
-    scan->c = ssm_name(names, ssm_chunked(low, made[3], z->bc, true));
+    scan->b = ssm_name(names, ssm_chunked(low, made[2], z->bc, !z->one));
+    scan->c = ssm_name(names, ssm_chunked(low, made[3], z->bc, !z->one));
     for (i = 0; i < 4; i++) ftmem__drop(tape, made[i]);
     scan->sum = ssm_name(names, ftmem__unary(tape, FTMEM__OP_CUMSUM, scan->a));
 }
@@ -209,9 +214,9 @@ static ftmem__var ssm_diagonal(ftmem__low *low, const ssm_scan *scan, const ssm_
 {
     int64_t state = low->shape->model->ssm_state;
     ftmem__var decay = ssm_name(names, ssm_decay(low, scan->a, z->length)), scores, masked;
-    scores = ssm_name(names, ssm_einsum(low, scan->c, false, scan->b, false, z->scores, state, false));
+    scores = ssm_name(names, ssm_einsum(low, scan->c, z->all, scan->b, z->all, z->scores, state, false));
     masked = ssm_name(names, ssm_times(low, scores, decay));
-    return ssm_name(names, ssm_einsum(low, masked, true, scan->x, false, z->x, z->length, true));
+    return ssm_name(names, ssm_einsum(low, masked, true, scan->x, z->one, z->x, z->length, !z->all));
 }
 
 /* The state that each chunk adds. */
@@ -224,7 +229,7 @@ static ftmem__var ssm_chunk_states(ftmem__low *low, const ssm_scan *scan, const 
     decay = ssm_name(names, ftmem__unary(tape, FTMEM__OP_EXP, rest));
     ftmem__drop(tape, rest);
     decayed = ssm_name(names, ssm_times(low, scan->b, decay));
-    return ssm_einsum(low, decayed, false, scan->x, false, z->states, z->length, true);
+    return ssm_einsum(low, decayed, z->all, scan->x, z->one, z->states, z->length, !z->one);
 }
 
 /* What each chunk starts from: takes over the states. */
@@ -240,7 +245,7 @@ static ftmem__var ssm_passed_on(ftmem__low *low, ftmem__var states, const ssm_sc
     ftmem__drop(tape, ends);
     decay = ssm_name(names, ssm_decay(low, padded, z->pairs / z->steps));
     ftmem__drop(tape, padded);
-    passed = ssm_name(names, ssm_einsum(low, decay, true, states, false, z->passed, z->pairs / z->steps, true));
+    passed = ssm_name(names, ssm_einsum(low, decay, true, states, z->row, z->passed, z->pairs / z->steps, !z->row));
     ftmem__drop(tape, states);
     return ssm_name(names, ftmem__apply(tape, FTMEM__OP_SLICE, &passed, 1, z->states, 1, passed.dtype));
 }
@@ -250,7 +255,7 @@ static ftmem__var ssm_off_diagonal(ftmem__low *low, ftmem__var states, const ssm
 {
     ftmem__tape *tape = low->tape;
     ftmem__var decay = ssm_name(names, ftmem__unary(tape, FTMEM__OP_EXP, scan->sum)), y;
-    y = ssm_name(names, ssm_einsum(low, scan->c, false, states, z->one, z->x, low->shape->model->ssm_state, true));
+    y = ssm_name(names, ssm_einsum(low, scan->c, z->all, states, z->one, z->x, low->shape->model->ssm_state, !z->all));
     return ssm_name(names, ssm_times(low, y, decay));
 }
 
@@ -333,22 +338,24 @@ static ftmem__var ssm_gated_norm(ftmem__low *low, ftmem__var x, ftmem__var gate,
 {
     ftmem__tape *tape = low->tape;
     ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_NORM, z->inner, z->inner, low->trained);
-    ftmem__var wide = ftmem__cast(tape, x, FTMEM_FP32), gate32 = ftmem__cast(tape, gate, FTMEM_FP32), act = ftmem__unary(tape, FTMEM__OP_SILU, gate32), y, own;
+    ftmem__var wide = ftmem__cast(tape, x, FTMEM_FP32), gate32 = ftmem__cast(tape, gate, FTMEM_FP32), act = ftmem__unary(tape, FTMEM__OP_SILU, gate32), y, own,
+               variance;
     ftmem__drop(tape, gate32);
     ssm_replace(tape, &wide, ssm_times(low, wide, act));
     ftmem__drop(tape, act);
     wide = ftmem__shaped(wide, wide.n, z->inner / low->shape->model->ssm_groups);
-    y = ftmem__low_rms(low, wide);
+    y = ftmem__low_rms(low, wide, &variance);
     y = ftmem__shaped(y, y.n, z->inner);
     own = ftmem__cast(tape, y, x.dtype);
     ftmem__drop(tape, y);
     y = ftmem__binary(tape, FTMEM__OP_MUL, w, own);
     ftmem__drop(tape, own);
+    ftmem__drop(tape, variance);
     return y;
 }
 
-/* The convolution's parts, and the scan. `projected` is a name until the mixer returns. */
-static ftmem__var ssm_mix(ftmem__low *low, const ftmem__var part[3], ftmem__var a, const ssm_sizes *z, ftmem__var *convolved)
+/* The convolution's parts, which take the name of the mixer's input over, and the scan. */
+static ftmem__var ssm_mix(ftmem__low *low, const ftmem__var part[3], ftmem__var a, const ssm_sizes *z, ftmem__var input, ftmem__var *convolved)
 {
     const ftmem_model *m = low->shape->model;
     int64_t n[3];
@@ -359,6 +366,7 @@ static ftmem__var ssm_mix(ftmem__low *low, const ftmem__var part[3], ftmem__var 
     n[0] = low->tokens * z->inner;
     n[1] = n[2] = low->tokens * m->ssm_groups * m->ssm_state;
     ftmem__split(low->tape, *convolved, 3, n, piece);
+    ftmem__drop(low->tape, input);
     in.x = piece[0], in.b = piece[1], in.c = piece[2], in.dt = part[2], in.a = a;
     y = ssm_chunk_scan(low, &in, z);
     for (i = 0; i < 3; i++) ftmem__drop(low->tape, piece[i]);
@@ -380,7 +388,7 @@ ftmem__var ftmem__low_ssm(ftmem__low *low, ftmem__var x)
     a = ssm_a(low);
     n[0] = low->tokens * z.inner, n[1] = low->tokens * z.conv, n[2] = low->tokens * shape->model->ssm_heads;
     ftmem__split(tape, projected, 3, n, part);
-    scanned = ssm_mix(low, part, a, &z, &convolved);
+    scanned = ssm_mix(low, part, a, &z, own, &convolved);
     ssm_replace(tape, &scanned, ssm_gated_norm(low, scanned, part[0], &z));
     y = ftmem__cast(tape, scanned, x.dtype);
     y = ftmem__shaped(y, y.n, z.inner);
@@ -391,6 +399,5 @@ ftmem__var ftmem__low_ssm(ftmem__low *low, ftmem__var x)
     for (i = 0; i < 3; i++) ftmem__drop(tape, part[i]);
     ftmem__drop(tape, a);
     ftmem__drop(tape, projected);
-    ftmem__drop(tape, own);
     return y;
 }

@@ -4,14 +4,18 @@
 typedef struct step_run {
     ftmem__step *step;
     const ftmem__walk *walk;
-    int64_t level; /* alive now, the running segment not counted beyond what it started with */
-    int64_t held;  /* logits that the loop holds from an earlier forward */
-    int64_t leaf;  /* and what its loss keeps through the graph */
-    int64_t frame; /* the embedding, held by the base model's frame beyond its use */
-    int32_t stack; /* that runs */
-    int64_t sides; /* of the level: what segments read that others have made */
-    int32_t first; /* FTMEM_PHASE_FORWARD or FTMEM_PHASE_FORWARD2 */
+    int64_t level;  /* alive now, the running segment not counted beyond what it started with */
+    int64_t held;   /* logits that the loop holds from an earlier forward */
+    int64_t leaf;   /* and what its loss keeps through the graph */
+    int64_t frame;  /* the embedding, held by the base model's frame beyond its use */
+    int32_t stack;  /* that runs */
+    int64_t scaler; /* bytes of the gradient scaler, once it exists */
+    int64_t sides;  /* of the level: what segments read that others have made */
+    int32_t first;  /* FTMEM_PHASE_FORWARD or FTMEM_PHASE_FORWARD2 */
     bool later_micro, both, released;
+    bool states;    /* the optimizer's exist */
+    int64_t cached; /* of the level: copies of weights, to the end of autocast's context */
+    int8_t beside;  /* as in a moment */
 } step_run;
 
 static void step_moment(step_run *run, int32_t phase, ftmem__figure f, int32_t segment, int32_t pass, int32_t layer)
@@ -29,6 +33,8 @@ static void step_moment(step_run *run, int32_t phase, ftmem__figure f, int32_t s
     m.later_micro = run->later_micro;
     m.workspaces_both = run->both;
     m.released = run->released;
+    m.states = run->states;
+    m.beside = run->beside;
     m.frame = run->frame + (pass == FTMEM__PASS_FORWARD ? run->leaf : 0);
     m.held = segment == ftmem__walk_head(run->walk) && (pass == FTMEM__PASS_BACKWARD || pass == FTMEM__PASS_BACKWARD_LATER) ? 0 : run->held;
     run->step->phase[phase] = m;
@@ -100,16 +106,51 @@ static void step_blocks(step_run *run, int32_t phase, int32_t pass, const ftmem_
     run->level += f.delta;
 }
 
+/* Whether something stands between this block and the next one. */
+static bool step_tapped(const ftmem__stack *stack, int64_t layer)
+{
+    return stack->shape->taps && ftmem__shape_tapped(stack->shape, layer);
+}
+
+static void step_after(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack, int64_t layer)
+{
+    const ftmem__walk *walk = run->walk;
+    bool text = !stack->shape->tower;
+    if (!step_tapped(stack, layer)) return;
+    step_pass(run, phase, text ? walk->deep.pass[pass] : walk->tap.pass[pass], text ? FTMEM__SEGMENT_DEEP : FTMEM__SEGMENT_TAP, pass, (int32_t)layer);
+}
+
+/* Qwen3VLTextModel.forward: layer_outputs is bound anew, and what it named goes. */
+static void step_unnamed(step_run *run, int32_t pass, const ftmem__stack *stack, int64_t layer)
+{
+    if (layer > 0 && !stack->shape->tower && step_tapped(stack, layer - 1)) run->level -= step_stream_bytes(stack->shape, run->walk->deep_in.dtype, pass);
+}
+
+/* Its backward comes before the block's. What the tower's graph keeps of the stream outlives the block above. */
+static void step_after_backward(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack, int64_t layer)
+{
+    const ftmem__walk *walk = run->walk;
+    const ftmem__ends *end = stack->shape->tower ? &walk->tap : &walk->deep;
+    if (!step_tapped(stack, layer) || !end->out_grad) return;
+    if (stack->shape->tower && end->in_kept) run->level += step_stream_bytes(stack->shape, walk->tap_in.dtype, pass);
+    step_after(run, phase, pass, stack, layer);
+}
+
 static void step_blocks_forward(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack)
 {
     const ftmem__kind *kind = &run->walk->kind[stack->of_layer[0]];
     bool aliased = pass == FTMEM__PASS_EVAL ? stack->embed.eval_aliased : stack->embed.aliased;
     int64_t i, last, layers = step_layers(stack);
     for (i = 0; i < layers; i = last + 1) {
-        for (last = i; last > 0 && last + 1 < layers && stack->of_layer[last + 1] == stack->of_layer[i];) last++; /* the first block by itself */
+        for (last = i;
+             last > 0 && last + 1 < layers && stack->of_layer[last + 1] == stack->of_layer[i] && !step_tapped(stack, last) && !step_tapped(stack, last - 1);)
+            last++; /* the first block by itself */
         step_blocks(run, phase, pass, stack, i, last);
-        if (i == 0) step_sides_made(run, stack, kind, pass);
-        if (i > 0 || !aliased || (kind->in_kept && pass == FTMEM__PASS_FORWARD)) continue;
+        step_unnamed(run, pass, stack, i);
+        step_after(run, phase, pass, stack, last);
+        step_sides_made(run, stack, &run->walk->kind[stack->of_layer[i]], pass);
+        if (i == 0 && pass == FTMEM__PASS_FORWARD && stack->embed.stream_kept && !kind->in_kept) run->level += kind->in_bytes;
+        if (i > 0 || !aliased || ((kind->in_kept || stack->embed.stream_kept) && pass == FTMEM__PASS_FORWARD)) continue;
         run->frame = step_stream_bytes(stack->shape, kind->in_dtype, pass);
         run->level += run->frame;
     }
@@ -149,6 +190,7 @@ static void step_stack_forward(step_run *run, int32_t phase, int32_t pass, int32
     const ftmem__stack *stack = &run->walk->stack[index];
     run->stack = index;
     step_pass(run, phase, step_with_states(run, stack->embed.pass[pass], ftmem__segment_embed(index), pass), ftmem__segment_embed(index), pass, -1);
+    if (stack->side[FTMEM__SIDE_LAYERS].there) step_side(run, &stack->side[FTMEM__SIDE_LAYERS], pass, 1);
     step_blocks_forward(run, phase, pass, stack);
     if (index == run->walk->stacks - 1) return;
     if (stack->shape->tower) step_leave(run, stack, pass); /* its end is the whole model's */
@@ -163,6 +205,7 @@ static int64_t step_cache(const ftmem__walk *walk)
     int32_t k;
     for (k = 0; k < walk->stacks; k++) sum += walk->stack[k].embed.cache_bytes + walk->stack[k].end.cache_bytes;
     for (k = 0; k < walk->kinds; k++) sum += walk->kind[k].cache_bytes * walk->kind[k].layers;
+    if (walk->shape.taps) sum += walk->tap.cache_bytes * walk->shape.taps;
     return sum;
 }
 
@@ -173,7 +216,7 @@ static int64_t step_leaf_input(const ftmem__stack *stack)
 {
     const ftmem__shape *shape = stack->shape;
     int64_t sum = 0;
-    if (!shape->require_input_grad) return 0;
+    if (!shape->require_input_grad || shape->family->no_input_leaf) return 0;
     if (!shape->embed_trained && !shape->adapter->trainable_tokens) sum = 2 * step_leaf_bytes(shape);
     if (shape->job->recompute != FTMEM_RECOMPUTE_REENTRANT || shape->family->positional_masks) return sum;
     return sum + stack->embed.mask_bytes + stack->embed.table_bytes;
@@ -197,6 +240,7 @@ static int64_t step_leaf(const ftmem__walk *walk)
     if (!ftmem__holds_outputs(walk->shape.job)) return 0;
     for (k = 0; k < walk->stacks; k++) sum += step_leaf_input(&walk->stack[k]) + step_leaf_sides(&walk->stack[k]) + walk->stack[k].end.outputs_bytes;
     for (k = 0; k < walk->kinds; k++) sum += (walk->kind[k].outputs_bytes + walk->kind[k].attribute_bytes) * walk->kind[k].layers;
+    if (walk->shape.taps) sum += walk->tap.outputs_bytes * walk->shape.taps;
     return sum;
 }
 
@@ -205,7 +249,7 @@ static void step_drop_outputs(step_run *run)
 {
     const ftmem__side *source = &ftmem__walk_last(run->walk)->side[FTMEM__SIDE_SOURCE];
     step_leave_frame(run); /* where PEFT's own forward joined virtual tokens with the embeddings, it holds them */
-    run->level -= step_cache(run->walk) + run->held + run->leaf;
+    run->level -= run->cached + run->held + run->leaf;
     if (run->walk->shape.scattered && !source->outputs) return;
     if (source->there && !source->kept && !ftmem__holds_outputs(run->walk->shape.job)) step_side(run, source, FTMEM__PASS_FORWARD, -1);
 }
@@ -230,6 +274,65 @@ static void step_regular_backward(step_run *run)
     run->both = true;
 }
 
+/* The forwards without gradients that run at this point of a step. */
+static void step_besides(step_run *run, uint8_t when)
+{
+    ftmem__step *step = run->step;
+    ftmem__figure f = { 0, 0, 0 };
+    int32_t i;
+    for (i = 0; i < step->besides; i++) {
+        if (step->beside[i].forward->when != when) continue;
+        run->beside = (int8_t)(i + 1);
+        f.peak = step->beside[i].peak;
+        step_moment(run, run->first == FTMEM_PHASE_EVAL ? FTMEM_PHASE_EVAL : FTMEM_PHASE_REFERENCE, f, ftmem__walk_head(run->walk),
+                    when == FTMEM__AFTER && run->first != FTMEM_PHASE_EVAL ? FTMEM__PASS_FORWARD : -1, -1);
+    }
+    run->beside = 0;
+}
+
+/* Bytes of logits as the wrapped model returns them, of so many tokens. */
+static int64_t step_logits(const ftmem__shape *shape, int64_t tokens)
+{
+    return ftmem__round512(ftmem__bytes(shape->autocast ? FTMEM_FP32 : shape->dtype, tokens * shape->vocab));
+}
+
+/* Between log-probabilities and loss. trl 1.14 trainer/dpo_trainer.py: where there are logits, those of both models have names until the
+   loss is returned; beside them the logits of half the rows' scored tokens are copied for a mean. */
+static void step_scored(step_run *run)
+{
+    const ftmem__shape *shape = &run->walk->shape;
+    const ftmem__objective *o = ftmem__objective_of(shape->job);
+    int64_t rows = run->first == FTMEM_PHASE_EVAL ? shape->eval_b : shape->b,
+            scored = shape->job->completion_sequence ? shape->job->completion_sequence : shape->s - 1;
+    bool logits = shape->job->loss != FTMEM_LOSS_TILES && o->forward[0].when == FTMEM__AFTER, eval = run->first == FTMEM_PHASE_EVAL;
+    ftmem__figure f = { 0, 0, 0 };
+    int64_t names = logits && eval ? step_logits(shape, rows * shape->s) : 0;
+    if (!logits && !eval) names = o->outputs * ftmem__round512(4 * rows * (shape->s - 1));
+    run->level += names;
+    step_besides(run, FTMEM__AFTER);
+    if (logits) f.peak = step_logits(shape, rows / 2 * scored) + (run->step->besides ? step_logits(shape, rows * shape->s) : 0);
+    if (logits) step_moment(run, eval ? FTMEM_PHASE_EVAL : run->first + 1, f, ftmem__walk_head(run->walk), eval ? -1 : FTMEM__PASS_FORWARD, -1);
+    run->level -= names;
+}
+
+/* The trainer's loss: the model's forward has returned, and autocast's context with it. */
+static void step_loss_apart(step_run *run, const ftmem__ends *head, int32_t segment)
+{
+    if (!ftmem__loss_apart(run->walk->shape.job)) return;
+    run->level -= run->cached;
+    run->cached = 0;
+    step_moment(run, run->first + 1, head->loss, segment, FTMEM__PASS_FORWARD, -1);
+    run->level += head->loss.delta;
+    step_scored(run);
+    run->level -= head->loss.delta;
+}
+
+/* What the trainer's frame holds beside its batch. */
+static int64_t step_names(const ftmem__walk *walk)
+{
+    return ftmem__objective_of(walk->shape.job)->names * ftmem__round512(8 * walk->shape.tokens);
+}
+
 /* Forward and loss of one micro-batch. */
 static void step_forward(step_run *run)
 {
@@ -239,6 +342,9 @@ static void step_forward(step_run *run)
     int32_t i, segment = ftmem__walk_head(walk);
     run->released = false;
     run->sides = 0;
+    run->level += step_names(walk);
+    step_besides(run, FTMEM__BEFORE);
+    run->cached = step_cache(walk);
     step_words(run, run->first, FTMEM__PASS_FORWARD);
     for (i = 0; i < walk->stacks; i++) step_stack_forward(run, run->first, FTMEM__PASS_FORWARD, i);
     norm.peak = head->norm_peak;
@@ -250,8 +356,10 @@ static void step_forward(step_run *run)
         run->level -= run->held;
         run->held = 0;
     }
+    step_loss_apart(run, head, segment);
     step_pass(run, run->first + !walk->shape.family->loss_own_dtype, head->loss, segment, FTMEM__PASS_FORWARD, -1);
     step_regular_forward(run);
+    run->level -= step_names(walk);
     step_drop_outputs(run);
     run->held = head->logits_bytes;
     run->leaf = step_leaf(walk);
@@ -279,9 +387,10 @@ static void step_sides_read(step_run *run, const ftmem__stack *stack, const ftme
     int32_t k;
     for (k = 0; k < FTMEM__SIDES; k++) {
         const ftmem__side *side = &stack->side[k];
-        bool own = k == FTMEM__SIDE_SOURCE ? kind->freed >> k & 1 : side->own;
-        if (!kind->first || !side->kept || side->leaf || (k == FTMEM__SIDE_SOURCE && held)) continue;
-        if (own) run->sides -= side->bytes[0];
+        bool bound = k >= FTMEM__SIDE_KEYS && run->walk->shape.job->recompute != FTMEM_RECOMPUTE_NONE, maker = kind->made >> k & 1,
+             last = maker || (kind->first && kind->given >> k & 1);
+        if (!last || bound || !side->kept || side->leaf || (k == FTMEM__SIDE_SOURCE && held)) continue;
+        if (maker ? side->own : kind->freed >> k & 1) run->sides -= side->bytes[0];
         else step_side(run, side, FTMEM__PASS_BACKWARD, -1);
     }
 }
@@ -308,15 +417,19 @@ static int64_t step_attention_arguments(const ftmem__stack *stack)
 
 static void step_blocks_backward(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack)
 {
-    int64_t i, last, lowest = step_lowest_attention(stack);
+    int64_t i, last, held = 0, lowest = step_lowest_attention(stack);
     for (i = step_layers(stack) - 1 - stack->shape->unread; i >= 0; i = last - 1) {
         const ftmem__kind *kind = &run->walk->kind[stack->of_layer[i]];
         if (!kind->out_grad) return;
-        for (last = i; last > 0 && stack->of_layer[last - 1] == stack->of_layer[i];) last--;
+        step_after_backward(run, phase, pass, stack, i);
+        for (last = i; held == 0 && last > 0 && stack->of_layer[last - 1] == stack->of_layer[i] && !step_tapped(stack, last - 1);) last--;
         step_sides_read(run, stack, kind);
         step_blocks(run, phase, pass, stack, i, last);
         if (last == lowest) run->level -= step_attention_arguments(stack);
+        run->level += held; /* a gradient that this block has read and another one still holds */
+        held = kind->leaf_held ? kind->in_bytes : 0;
     }
+    run->level += held;
 }
 
 /* Blocks that are one module: the gradients of the last block's use wait for those of the first, which delivers them
@@ -338,13 +451,25 @@ static int64_t step_arguments(const ftmem__stack *stack)
     return sum;
 }
 
+/* Stored keys and values are an argument that checkpoints hold, to the end of the first block's backward. */
+static void step_unbind(step_run *run, const ftmem__stack *stack)
+{
+    int32_t k;
+    if (run->walk->shape.job->recompute == FTMEM_RECOMPUTE_NONE) return;
+    for (k = FTMEM__SIDE_KEYS; k < FTMEM__SIDES; k++)
+        if (stack->side[k].there) step_side(run, &stack->side[k], FTMEM__PASS_BACKWARD, -1);
+    for (k = 0; k < run->walk->kinds; k++) run->level -= run->walk->kind[k].bound_bytes;
+}
+
 static void step_stack_backward(step_run *run, int32_t phase, int32_t pass, int32_t index)
 {
     const ftmem__stack *stack = &run->walk->stack[index];
     step_blocks_backward(run, phase, pass, stack);
     run->level -= step_waiting(run->walk, stack);
     run->level -= step_arguments(stack);
-    if (stack->embed.out_grad)
+    step_unbind(run, stack);
+    if (stack->embed.stream_kept && run->walk->kind[stack->of_layer[0]].in_kept) run->level += run->walk->kind[stack->of_layer[0]].in_bytes;
+    if (stack->embed.back)
         step_pass(run, phase, step_with_states(run, stack->embed.pass[pass], ftmem__segment_embed(index), pass), ftmem__segment_embed(index), pass, -1);
 }
 
@@ -379,6 +504,15 @@ static void step_optimizer(step_run *run)
     step_moment(run, run->first + 3, f, 0, -1, -1);
 }
 
+/* torch/amp/grad_scaler.py: the scale and its growth tracker come with the first loss; a scaled loss beside each. */
+static void step_scale(step_run *run)
+{
+    int64_t scaler = run->step->totals.scaler_bytes;
+    if (scaler == 0) return;
+    run->level += 512 + scaler - run->scaler;
+    run->scaler = scaler;
+}
+
 /* One optimizer step: its micro-batches (the second stands for all later ones), then the update. */
 static void step_once(step_run *run, int64_t states)
 {
@@ -386,19 +520,53 @@ static void step_once(step_run *run, int64_t states)
     int64_t base = t->resident - t->narrowed_bytes + t->master_bytes + states, micro, before;
     int64_t micros = run->walk->shape.job->accumulation > 1 ? 2 : 1;
     bool first_step = run->first == FTMEM_PHASE_FORWARD;
+    run->states = !first_step || ftmem__optimizer_of(run->walk->shape.job)->from_start;
+    run->later_micro = false;
+    run->level = base + run->scaler + t->workspace_bytes * (first_step ? 1 : 2);
+    run->both = !first_step;
+    step_besides(run, FTMEM__APART);
     for (micro = 0; micro < micros; micro++) {
         run->later_micro = micro > 0;
         run->both = !first_step || micro > 0;
-        run->level = base + t->workspace_bytes * (run->both ? 2 : 1) + (run->later_micro ? t->gradient_bytes : 0) + run->held + run->leaf;
+        run->level = base + run->scaler + t->workspace_bytes * (run->both ? 2 : 1) + (run->later_micro ? t->gradient_bytes : 0) + run->held + run->leaf;
         before = run->level - run->held - run->leaf;
         step_forward(run);
         if (first_step && micro == 0) run->step->kept_bytes = run->level - before - run->held - t->narrowed_bytes;
+        step_scale(run);
         step_backward(run);
         run->both = true;
     }
+    run->states = true;
     run->level = t->resident - t->narrowed_bytes + t->master_bytes + t->state_bytes + t->gradient_bytes + 2 * t->workspace_bytes + run->held + run->leaf;
+    run->level += run->scaler ? run->scaler + 512 : 0; /* found_inf */
     step_optimizer(run);
     if (run->walk->shape.job->loss != FTMEM_LOSS_LOOP) run->held = run->leaf = 0;
+}
+
+/* Autocast's copies of weights, which an evaluation's forward lets go of when it returns; the head's went with the head. */
+static int64_t step_eval_cache(const ftmem__walk *walk)
+{
+    int64_t sum = 0;
+    int32_t k;
+    for (k = 0; k < walk->stacks; k++) sum += walk->stack[k].embed.eval_cache_bytes;
+    for (k = 0; k < walk->kinds; k++) sum += walk->kind[k].eval_cache_bytes * walk->kind[k].layers;
+    return sum;
+}
+
+static void step_eval_forward(step_run *run)
+{
+    const ftmem__walk *walk = run->walk;
+    const ftmem__ends *head = &ftmem__walk_last(walk)->end;
+    int32_t i;
+    run->released = false;
+    run->sides = 0;
+    step_words(run, FTMEM_PHASE_EVAL, FTMEM__PASS_EVAL);
+    for (i = 0; i < walk->stacks; i++) step_stack_forward(run, FTMEM_PHASE_EVAL, FTMEM__PASS_EVAL, i);
+    step_leave(run, ftmem__walk_last(walk), FTMEM__PASS_EVAL);
+    run->released = true;
+    step_moment(run, FTMEM_PHASE_EVAL, head->pass[FTMEM__PASS_EVAL], ftmem__walk_head(walk), FTMEM__PASS_EVAL, -1);
+    if (ftmem__loss_apart(walk->shape.job)) run->level -= step_eval_cache(walk);
+    step_moment(run, FTMEM_PHASE_EVAL, head->eval_loss, ftmem__walk_head(walk), FTMEM__PASS_EVAL, -1);
 }
 
 /* Evaluation under no_grad. With logits kept, two batches stand for all: the first one's logits beside the second
@@ -408,30 +576,27 @@ static void step_eval(step_run *run)
     const ftmem__walk *walk = run->walk;
     const ftmem__totals *t = &run->step->totals;
     const ftmem_job *job = walk->shape.job;
-    const ftmem__ends *head = &ftmem__walk_last(walk)->end;
     ftmem__figure joined = { 0, 0, 0 };
-    int32_t i;
-    int64_t logits = 0, tokens = job->eval_batch * walk->shape.s;
+    int64_t level, logits = 0, tokens = job->eval_batch * walk->shape.s;
     run->first = FTMEM_PHASE_EVAL;
+    run->states = true;
     run->both = true;
     run->later_micro = false;
     run->frame = 0;
-    run->level = t->resident - t->narrowed_bytes - t->batch_bytes + t->eval_batch_bytes + t->master_bytes + t->state_bytes + 2 * t->workspace_bytes;
+    run->level =
+        t->resident - t->narrowed_bytes - t->batch_bytes + t->eval_batch_bytes + t->master_bytes + t->state_bytes + run->scaler + 2 * t->workspace_bytes;
     if (job->eval_keep_logits == FTMEM_ON)
         logits = ftmem__round512(ftmem__bytes(walk->shape.autocast ? FTMEM_FP32 : walk->shape.dtype, tokens * walk->shape.vocab));
     joined.peak = 4 * logits;
     step_moment(run, FTMEM_PHASE_EVAL, joined, 0, -1, -1);
-    run->level += logits;
+    run->level += logits + step_names(walk);
+    level = run->level;
     run->held = logits;
     run->leaf = 0;
-    run->released = false;
-    run->sides = 0;
-    step_words(run, FTMEM_PHASE_EVAL, FTMEM__PASS_EVAL);
-    for (i = 0; i < walk->stacks; i++) step_stack_forward(run, FTMEM_PHASE_EVAL, FTMEM__PASS_EVAL, i);
-    step_leave(run, ftmem__walk_last(walk), FTMEM__PASS_EVAL);
-    run->released = true;
-    step_moment(run, FTMEM_PHASE_EVAL, head->pass[FTMEM__PASS_EVAL], ftmem__walk_head(walk), FTMEM__PASS_EVAL, -1);
-    step_moment(run, FTMEM_PHASE_EVAL, head->eval_loss, ftmem__walk_head(walk), FTMEM__PASS_EVAL, -1);
+    step_eval_forward(run);
+    run->level = level;
+    step_besides(run, FTMEM__BEFORE);
+    step_scored(run);
 }
 
 static void step_still(step_run *run, int32_t phase, int64_t level)
@@ -475,13 +640,53 @@ static void step_flops(ftmem__step *step)
         step->flops_forward += walk->stack[k].embed.flops_forward + walk->stack[k].end.flops_forward;
         step->flops_backward += walk->stack[k].embed.flops_backward + walk->stack[k].end.flops_backward;
     }
+    if (walk->shape.taps) {
+        step->flops_forward += walk->tap.flops_forward * (double)walk->shape.taps;
+        step->flops_backward += walk->tap.flops_backward * (double)walk->shape.taps;
+    }
     for (k = 0; k < walk->kinds; k++) {
         step->flops_forward += walk->kind[k].flops_forward * (double)walk->kind[k].layers;
         step->flops_backward += walk->kind[k].flops_backward * (double)walk->kind[k].layers;
     }
+    for (k = 0; k < step->besides; k++) step->flops_forward += step->beside[k].flops;
     step->flops_forward += step->totals.regular.flops;
     step->flops_backward += 2 * step->totals.regular.flops;
     step->kept_layer_bytes = step_middle(walk);
+}
+
+static void step_note(void *context, const ftmem__tape *tape, ftmem__op op)
+{
+    ftmem__note *note = context;
+    int16_t i;
+    note->op = (uint8_t)op;
+    note->part = tape->part;
+    note->backward = false;
+    for (i = 0; i < tape->high && note->count >= 0; i++) {
+        if (tape->stores[i].refs <= 0 || tape->stores[i].side) continue;
+        if (note->count == FTMEM__COUNT(note->at)) note->count = -1;
+        else note->at[note->count++] = tape->stores[i];
+    }
+}
+
+void ftmem__step_beside(ftmem__walk *walk, bool own, ftmem__beside *beside)
+{
+    ftmem__step alone = { 0 };
+    step_run run = { 0 };
+    const ftmem__moment *m = &alone.phase[FTMEM_PHASE_EVAL];
+    int32_t i;
+    alone.walk = walk;
+    run.step = &alone;
+    run.walk = walk;
+    ftmem__totals_fill(&alone.totals, walk);
+    for (i = 0; i < FTMEM_CLASS_END && own; i++) beside->weight_bytes[i] = alone.totals.weight_bytes[i];
+    if (own) beside->buffer_bytes = alone.totals.buffer_bytes;
+    step_eval_forward(&run);
+    step_flops(&alone);
+    beside->peak = m->bytes;
+    beside->flops = alone.flops_forward * beside->forward->times;
+    beside->note.event = m->event;
+    beside->note.count = 0;
+    ftmem__walk_again(walk, m->segment, FTMEM__PASS_EVAL, m->event ? m->event : -1, step_note, &beside->note);
 }
 
 void ftmem__step_run(ftmem__step *step)
@@ -497,7 +702,7 @@ void ftmem__step_run(ftmem__step *step)
     step_once(&run, ftmem__optimizer_of(step->walk->shape.job)->from_start ? t->state_bytes : 0);
     run.first = FTMEM_PHASE_FORWARD2;
     step_once(&run, t->state_bytes);
-    step_still(&run, FTMEM_PHASE_SAVE, t->resident - t->narrowed_bytes + t->master_bytes + t->state_bytes + 2 * t->workspace_bytes);
+    step_still(&run, FTMEM_PHASE_SAVE, t->resident - t->narrowed_bytes + t->master_bytes + t->state_bytes + run.scaler + 2 * t->workspace_bytes);
     if (step->walk->shape.job->eval == FTMEM_ON) step_eval(&run);
     for (p = 0; p < FTMEM_PHASE_END; p++)
         if (step->phase[p].bytes > step->peak.bytes) step->peak = step->phase[p];

@@ -2,6 +2,7 @@
 #ifndef FTMEM_STEP_H
 #define FTMEM_STEP_H
 
+#include "objective.h"
 #include "optimizer.h"
 #include "walk.h"
 
@@ -20,6 +21,7 @@ typedef struct ftmem__totals {
     int64_t state_hidden_bytes; /* paged: outside torch's count */
     int64_t step_bytes;         /* temporaries of the optimizer's step */
     int64_t first_step_bytes;   /* of the first, during which states come to be: above where it ends */
+    int64_t scaler_bytes;       /* a gradient scaler */
     int64_t each_bytes;         /* of those, what is made of all tensors at once */
     const uint8_t *step_list;   /* the list that made step_bytes for parameter step_param; -1: each_bytes */
     int32_t step_param, step_length;
@@ -31,6 +33,16 @@ typedef struct ftmem__totals {
     int64_t narrowed_bytes; /* of weights: let go of in the first forward */
 } ftmem__totals;
 
+/* A forward without gradients beside the trained one. */
+typedef struct ftmem__beside {
+    const ftmem__forward *forward;
+    int64_t peak;                          /* above what is alive when it starts */
+    int64_t weight_bytes[FTMEM_CLASS_END]; /* of a model of its own; else 0, and so is buffer_bytes */
+    int64_t buffer_bytes;
+    double flops;
+    ftmem__note note; /* of its peak */
+} ftmem__beside;
+
 typedef struct ftmem__moment {
     int64_t bytes;
     int32_t phase, segment, pass, event; /* segment and pass as in walk.h; pass -1: no segment is running */
@@ -39,6 +51,8 @@ typedef struct ftmem__moment {
     int64_t held, frame;                 /* logits held from a forward that is over; the embedding, held by the base model's frame */
     bool later_micro, workspaces_both;   /* gradients of an earlier micro-batch exist; backward's workspace exists */
     bool released;                       /* the base model has returned */
+    bool states;                         /* the optimizer's states exist */
+    int8_t beside;                       /* 1 + the forward without gradients that runs; 0: none */
 } ftmem__moment;
 
 typedef struct ftmem__step {
@@ -49,12 +63,16 @@ typedef struct ftmem__step {
     ftmem__moment peak;
     int64_t kept_bytes, kept_layer_bytes;
     double flops_forward, flops_backward;
+    ftmem__beside beside[FTMEM__MAX_FORWARDS];
+    int32_t besides;
 } ftmem__step;
 
 void ftmem__totals_fill(ftmem__totals *totals, const ftmem__walk *walk);
 int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param); /* tensors of this row in the whole model */
 int64_t ftmem__segment_states(const ftmem__walk *walk, int32_t segment);        /* of one block of a kind, or of an end */
 void ftmem__step_run(ftmem__step *step);
+/* Figures of a forward without gradients, from the walk of its model; `own`: the model is there for it alone. */
+void ftmem__step_beside(ftmem__walk *walk, bool own, ftmem__beside *beside);
 
 /* report.c: what is alive at the peak, by class and by kind of tensor. */
 void ftmem__report(ftmem__step *step, ftmem_memory *memory);

@@ -4,7 +4,21 @@
 
 enum { TAPE_ALLOC, TAPE_VIEW };
 enum { TAPE_NOTHING, TAPE_INPUT, TAPE_INPUTS, TAPE_OUTPUT, TAPE_CROSS, TAPE_ATTRIBUTE };
-enum { TAPE_PASS, TAPE_MAP, TAPE_SPREAD, TAPE_DEQUANTIZE, TAPE_MATMUL, TAPE_CONV, TAPE_SPLIT, TAPE_SOFTMAX, TAPE_MINUS, TAPE_SAVED, TAPE_COPY, TAPE_OVER };
+enum {
+    TAPE_PASS,
+    TAPE_MAP,
+    TAPE_SPREAD,
+    TAPE_DEQUANTIZE,
+    TAPE_MATMUL,
+    TAPE_CONV,
+    TAPE_SPLIT,
+    TAPE_SOFTMAX,
+    TAPE_MINUS,
+    TAPE_SAVED,
+    TAPE_COPY,
+    TAPE_OVER,
+    TAPE_TILES
+};
 
 typedef struct tape_row {
     uint8_t forward, saves, backward, temporaries;
@@ -129,7 +143,7 @@ int16_t ftmem__alloc(ftmem__tape *tape, ftmem__op op, int64_t n, int64_t cols, i
     store->dtype = (uint8_t)dtype;
     store->op = (uint8_t)op;
     store->part = tape->part;
-    store->cached = store->side = false;
+    store->cached = store->side = store->bound = false;
     store->backward = tape->backward;
     tape_event(tape, store);
     return slot;
@@ -230,7 +244,8 @@ static void tape_save_by_row(ftmem__tape *tape, ftmem__node *node, const ftmem__
     case TAPE_INPUT: tape_save(tape, node, in[0].store); break;
     case TAPE_OUTPUT: tape_save(tape, node, out); break;
     case TAPE_INPUTS:
-        for (i = 0; i < node->inputs; i++) tape_save(tape, node, in[i].store);
+        for (i = 0; i < node->inputs && !(i == 2 && tape_rows[node->op].backward == TAPE_CONV); i++)
+            tape_save(tape, node, in[i].store); /* of a bias the size alone */
         break;
     case TAPE_CROSS:
         if (in[1].grad) tape_save(tape, node, in[0].store);
@@ -244,7 +259,7 @@ static void tape_save_by_row(ftmem__tape *tape, ftmem__node *node, const ftmem__
 static bool tape_saves_after(ftmem__op op)
 {
     if (op >= FTMEM__OP_LINEAR_HQQ && op <= FTMEM__OP_LINEAR_FP8) return true;
-    return op == FTMEM__OP_LAYER_NORM || (op >= FTMEM__OP_FUSED_NORM && op <= FTMEM__OP_FUSED_CE);
+    return op == FTMEM__OP_LAYER_NORM || (op >= FTMEM__OP_FUSED_NORM && op <= FTMEM__OP_COMPILED_CE);
 }
 
 /* Inputs are saved before an operation runs: a recomputation that waits for nothing else ends without running it
@@ -440,6 +455,7 @@ static void tape_update(ftmem__tape *tape, int16_t gradient)
     tape_moment(tape, work.beside);
     ftmem__release(tape, gradient);
     tape_moment(tape, work.after);
+    tape->flops += work.flops;
 }
 
 /* Post-accumulate hooks update the parameter whose gradient has arrived; tensor hooks run before, and find the one before it. */
@@ -677,6 +693,45 @@ static void tape_over(ftmem__tape *tape, const ftmem__node *node, int16_t result
     tape->flops += node->flops;
 }
 
+/* trl/kernels/chunked_logprob.py: what stands while the last tile does. A loop's name is bound to a new copy of words while it holds the old one. */
+static void tape_tile_loop(ftmem__tape *tape, const ftmem__node *node, int16_t held[3])
+{
+    const ftmem__var *in = node->in;
+    int32_t dtype = in[2].dtype;
+    int64_t last = in[1].n % (FTMEM__TILE_WORDS * in[0].cols);
+    held[0] = ftmem__alloc(tape, FTMEM__OP_TILES, ftmem__tile_rows(in) * FTMEM__TILE_WORDS, tape->big_cols, dtype, tape->birth);
+    tape_first_matmul(tape);
+    if (in[0].dtype != dtype) held[1] = ftmem__alloc(tape, FTMEM__OP_TILES, ftmem__tile_rows(in) * in[0].cols, in[0].cols, dtype, tape->birth);
+    if (in[1].dtype == dtype) return;
+    held[2] = ftmem__alloc(tape, FTMEM__OP_TILES, ftmem__tile_words(in), in[0].cols, dtype, tape->birth);
+    if (ftmem__tile_words(in) == in[1].n) return;
+    if (in[1].n >= 3 * ftmem__tile_words(in)) ftmem__release(tape, ftmem__alloc(tape, FTMEM__OP_TILES, ftmem__tile_words(in), in[0].cols, dtype, tape->birth));
+    if (last == 0) return;
+    last = ftmem__alloc(tape, FTMEM__OP_TILES, last, in[0].cols, dtype, tape->birth);
+    ftmem__release(tape, held[2]);
+    held[2] = (int16_t)last;
+}
+
+static void tape_tiles(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
+{
+    int16_t sum[2] = { -1, -1 }, held[3] = { -1, -1, -1 };
+    int32_t k;
+    for (k = 0; k < 2; k++)
+        if (tape_needs(node, k)) sum[k] = ftmem__alloc(tape, FTMEM__OP_TILES, node->in[k].n, node->in[k].cols, FTMEM_FP32, tape->birth);
+    tape_tile_loop(tape, node, held);
+    for (k = 0; k < 2; k++) {
+        if (sum[k] < 0) continue;
+        if (node->in[2].dtype != FTMEM_FP32) tape->flops += 2.0 * (double)node->out_n * (double)node->in[1].n; /* addmm_ is not in torch's counter */
+        result[k] = sum[k];
+        if (node->in[k].dtype == FTMEM_FP32) continue;
+        result[k] = ftmem__alloc(tape, FTMEM__OP_TILES, node->in[k].n, node->in[k].cols, node->in[k].dtype, tape->birth);
+    }
+    tape->flops += 2.0 * (double)node->out_n * (double)node->in[1].n;
+    for (k = 0; k < 2; k++)
+        if (sum[k] != result[k]) ftmem__release(tape, sum[k]);
+    for (k = 0; k < 3; k++) ftmem__release(tape, held[k]);
+}
+
 static void tape_gradients(ftmem__tape *tape, const ftmem__node *node, int16_t result[3])
 {
     switch (tape_rows[node->op].backward) {
@@ -686,6 +741,7 @@ static void tape_gradients(ftmem__tape *tape, const ftmem__node *node, int16_t r
     case TAPE_MATMUL: tape_matmul(tape, node, result); break;
     case TAPE_SAVED: tape_saved(tape, node, result); break;
     case TAPE_OVER: tape_over(tape, node, result); break;
+    case TAPE_TILES: tape_tiles(tape, node, result); break;
     case TAPE_COPY: tape_copy(tape, node, result); break;
     case TAPE_MINUS: tape_minus(tape, node, node->grad[0], result); break;
     case TAPE_SPLIT: tape_join(tape, node, result); break;
@@ -791,6 +847,37 @@ int32_t ftmem__last_saving(const ftmem__tape *tape)
     int32_t i = tape->nodes - 1;
     while (i >= 0 && !tape->node[i].saves) i--;
     return i;
+}
+
+static int64_t tape_bind(ftmem__tape *tape, const ftmem__node *node)
+{
+    int64_t sum = 0;
+    int32_t k;
+    for (k = 0; k < node->held; k++) {
+        ftmem__store *s = &tape->stores[node->save[k]];
+        if (node->save[k] < 0 || s->bound) continue;
+        s->bound = true;
+        s->refs++;
+        sum += s->bytes;
+    }
+    return sum;
+}
+
+int64_t ftmem__hold_history(ftmem__tape *tape, ftmem__var value)
+{
+    bool reached[FTMEM__MAX_NODES] = { false };
+    int64_t sum = 0;
+    int32_t i, k;
+    if (value.node < 0) return 0;
+    reached[value.node] = true;
+    for (i = value.node; i >= 0; i--) {
+        const ftmem__node *node = &tape->node[i];
+        if (!reached[i]) continue;
+        for (k = 0; k < node->inputs; k++)
+            if (node->in[k].grad && node->in[k].node >= 0) reached[node->in[k].node] = true;
+        sum += tape_bind(tape, node);
+    }
+    return sum;
 }
 
 void ftmem__replay(ftmem__tape *tape, int32_t last)

@@ -16,7 +16,7 @@
 enum { FTMEM__MAX_NODES = 320, FTMEM__MAX_STORES = 224 };
 /* ftmem__var.node besides a node's number; FTMEM__SIDE - k is the segment's k-th side input */
 enum { FTMEM__NO_NODE = -1, FTMEM__LEAF = -2, FTMEM__INPUT = -3, FTMEM__SHARED_LEAF = -4, FTMEM__JOINED_LEAF = -5, FTMEM__SIDE = -6 };
-enum { FTMEM__MAX_SIDES = 3 };
+enum { FTMEM__MAX_SIDES = 8 };
 
 /* Primitive operations: one row each in ops.inc. */
 typedef enum ftmem__op {
@@ -33,6 +33,7 @@ typedef struct ftmem__store {
     uint8_t tensor_class, dtype, op, part;
     bool cached;   /* autocast's cache, or the model's own of keys and values, holds one of the references */
     bool backward; /* made by the operation's backward */
+    bool bound;    /* ftmem__hold_history */
     bool side;     /* shared between segments: whoever walks them counts it */
 } ftmem__store;
 
@@ -93,6 +94,7 @@ typedef struct ftmem__later {
 /* An optimizer in backward: bytes that a parameter's update takes beside its gradient, and after that is gone. */
 typedef struct ftmem__work {
     int64_t beside, after;
+    double flops;
 } ftmem__work;
 typedef ftmem__work ftmem__update(const void *context, const ftmem__store *gradient, bool in_block);
 
@@ -202,6 +204,19 @@ static inline ftmem__var ftmem__keep(ftmem__tape *tape, ftmem__var value) /* a s
 ftmem__var ftmem__input(ftmem__tape *tape, int64_t n, int64_t cols, int32_t dtype, bool grad); /* alive on the tape */
 ftmem__var ftmem__side_input(ftmem__tape *tape, int32_t side, int64_t n, int64_t cols, int32_t dtype, bool grad);
 
+/* Of OP_TILES, whose operands are rows, a matrix of words, and a constant of the dtype of its matmuls: rows and elements of words in one tile. */
+enum { FTMEM__TILE_TOKENS = 4096, FTMEM__TILE_WORDS = 32768 };
+static inline int64_t ftmem__tile_rows(const ftmem__var in[3])
+{
+    int64_t rows = in[0].n / in[0].cols;
+    return rows < FTMEM__TILE_TOKENS ? rows : FTMEM__TILE_TOKENS;
+}
+static inline int64_t ftmem__tile_words(const ftmem__var in[3])
+{
+    int64_t words = FTMEM__TILE_WORDS * in[0].cols;
+    return in[1].n < words ? in[1].n : words;
+}
+
 /* Primitives. Each returns a new value that the caller owns; inputs stay owned by the caller. */
 ftmem__var ftmem__apply(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, int64_t n, int64_t cols, int32_t dtype);
 ftmem__var ftmem__unary(ftmem__tape *tape, ftmem__op op, ftmem__var x);                /* elementwise */
@@ -228,6 +243,9 @@ void ftmem__backward(ftmem__tape *tape, ftmem__var root, int16_t gradient);
 void ftmem__backward_above(ftmem__tape *tape, ftmem__var root, int16_t gradient, int32_t last);
 void ftmem__backward_rest(ftmem__tape *tape);
 int32_t ftmem__last_saving(const ftmem__tape *tape); /* the last node that saves anything, -1: none */
+/* Somebody goes on to hold a value with its graph, so that what was saved on the way to it outlives backward; returns its bytes, the
+   value's own not counted. */
+int64_t ftmem__hold_history(ftmem__tape *tape, ftmem__var value);
 void ftmem__replay(ftmem__tape *tape, int32_t last); /* record again over a ghost graph, and stop with node `last` */
 /* Hands a gradient to one value: to its producer, its parameter, or the segment's input. */
 void ftmem__deliver(ftmem__tape *tape, ftmem__var to, int16_t gradient);

@@ -15,9 +15,10 @@ static bool targets_match(const char *module, const char *name)
     return m == n || module[n - m - 1] == '.';
 }
 
-static bool targets_are_parameters(int32_t role)
+static bool targets_are_parameters(const ftmem__family *family, int32_t role)
 {
-    return role == FTMEM_ROLE_ROUTER || role == FTMEM_ROLE_EXPERTS_UP || role == FTMEM_ROLE_EXPERTS_DOWN;
+    if (role == FTMEM_ROLE_ROUTER) return family->router != FTMEM__ROUTER_SOFTMAX_NORMED; /* modeling_gemma4.py: an nn.Linear */
+    return role == FTMEM_ROLE_EXPERTS_UP || role == FTMEM_ROLE_EXPERTS_DOWN;
 }
 
 uint32_t ftmem__family_targets(const ftmem__family *family)
@@ -25,7 +26,7 @@ uint32_t ftmem__family_targets(const ftmem__family *family)
     uint32_t set = 0;
     int32_t role;
     for (role = 0; role < FTMEM_ROLE_END; role++) {
-        bool left = targets_are_parameters(role) && family->experts_as == FTMEM__EXPERTS_AS_PARAMETERS;
+        bool left = targets_are_parameters(family, role) && family->experts_as == FTMEM__EXPERTS_AS_PARAMETERS;
         if (ftmem__is_linear(role) && family->modules[role] && !left) set |= 1u << role;
     }
     return set;
@@ -45,7 +46,7 @@ static bool targets_old_name(const ftmem__family *family, int32_t role, const ch
 static bool targets_named(const ftmem__family *family, int32_t role, const char *name)
 {
     if (!ftmem__is_linear(role) || !family->modules[role]) return false;
-    if (targets_are_parameters(role) && family->experts_as == FTMEM__EXPERTS_AS_PARAMETERS)
+    if (targets_are_parameters(family, role) && family->experts_as == FTMEM__EXPERTS_AS_PARAMETERS)
         return strcmp(family->modules[role], name) == 0; /* LoraConfig.target_parameters */
     return targets_match(family->modules[role], name) || targets_old_name(family, role, name);
 }
@@ -67,6 +68,16 @@ static int32_t targets_count(const ftmem__family *family)
     return n;
 }
 
+/* Linears of towers that have names of their own, as PEFT lists them when all are meant. */
+static bool targets_of_tower(const char *name)
+{
+    static const char *const names[] = { "linear", "input_proj", "embedding_projection", "input_proj_linear", "relative_k_proj", "output_proj" };
+    int32_t i;
+    for (i = 0; i < FTMEM__COUNT(names); i++)
+        if (strcmp(names[i], name) == 0) return true;
+    return false;
+}
+
 ftmem_status ftmem_adapter_target(ftmem_adapter *adapter, const ftmem_model *model, const char *name, ftmem_error *error)
 {
     const ftmem__family *family;
@@ -79,10 +90,11 @@ ftmem_status ftmem_adapter_target(ftmem_adapter *adapter, const ftmem_model *mod
     for (role = 0; role < FTMEM_ROLE_END; role++)
         if (targets_named(family, role, name)) found |= 1u << role;
     for (role = 0; role < FTMEM_ROLE_END; role++)
-        if (model->tower && targets_are_parameters(role)) found &= ~(1u << role); /* PEFT knows the old names of text models alone */
+        if (model->tower && targets_are_parameters(family, role)) found &= ~(1u << role); /* PEFT knows the old names of text models alone */
     names.at = targets_name;
     names.context = family;
     names.count = targets_count(family);
+    if (model->tower && targets_of_tower(name)) found |= 1u << FTMEM_ROLE_TOWER;
     if (model->tower && ftmem__same(name, "all-linear")) found |= 1u << FTMEM_ROLE_TOWER;
     if (!found) return ftmem__fail_unknown(error, "adapter.targets", "LoRA target", name, &names);
     adapter->targets |= found;

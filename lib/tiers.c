@@ -109,7 +109,7 @@ static int64_t tiers_loss_hump(const ftmem__ends *head)
 static int64_t tiers_logits(const ftmem__shape *shape)
 {
     const ftmem_job *job = shape->job;
-    if (!ftmem__task_of_vocab(job->task) || job->loss == FTMEM_LOSS_FUSED || job->loss == FTMEM_LOSS_CHUNKED || job->loss == FTMEM_LOSS_SPLIT) return 0;
+    if (!ftmem__task_of_vocab(job->task) || !ftmem__whole_logits(job)) return 0;
     return ftmem__round512(ftmem__bytes(FTMEM_FP32, shape->tokens * shape->vocab));
 }
 

@@ -1,5 +1,5 @@
 /*
- * What is there and does not run, as tensors: vision towers of vision-language models, and what leads from them to the text
+ * What is there and does not run, as tensors: vision and audio towers of models of text and more, and what leads from them to the text
  * model, in rows of text alone; blocks for multi-token prediction. Their weights are there, trained ones wait for a gradient
  * that does not come, and have no optimizer states (torch optimizers pass over a parameter without a gradient).
  */
@@ -7,9 +7,30 @@
 
 enum { TOWER_LINEAR, TOWER_PLAIN, TOWER_VECTOR, TOWER_NORM, TOWER_END }; /* PLAIN: a matrix that is no nn.Linear; NORM: weight and bias */
 enum { TOWER_ONCE, TOWER_EACH, TOWER_TAP };                              /* EACH: in each block; TAP: for each block whose output is used besides */
-/* Widths: of the tower, its MLP, three of the tower's; one patch; positions, and one more; the patches that are merged into one token;
-   the text model. */
-enum { TOWER_H, TOWER_F, TOWER_3H, TOWER_PATCH, TOWER_POSITIONS, TOWER_CLASS_POSITIONS, TOWER_MERGED, TOWER_TEXT, TOWER_WIDTHS };
+/* Widths: of the tower, its MLP, two and three of the tower's; a head; one patch; positions, one more, and twice as many; the patches
+   that are merged into one token; the text model; channels of two convolutions with windows of three by three, and what they leave
+   of a frame; a convolution over time; the tower's result. */
+enum {
+    TOWER_H,
+    TOWER_F,
+    TOWER_2H,
+    TOWER_3H,
+    TOWER_HEAD,
+    TOWER_PATCH,
+    TOWER_POSITIONS,
+    TOWER_CLASS_POSITIONS,
+    TOWER_2POSITIONS,
+    TOWER_MERGED,
+    TOWER_TEXT,
+    TOWER_9,
+    TOWER_CHANNELS,
+    TOWER_9CHANNELS,
+    TOWER_CHANNELS_LAST,
+    TOWER_FRAME,
+    TOWER_KERNEL,
+    TOWER_OUT,
+    TOWER_WIDTHS
+};
 
 typedef struct tower_row {
     uint8_t kind, times, out, in;
@@ -20,6 +41,7 @@ typedef struct tower_row {
 typedef struct tower_kind {
     const tower_row *rows, *bridge;
     uint8_t id_buffers, small_buffers; /* numbers of the positions; frequencies of a rotation */
+    uint8_t time_rows;                 /* of a table of times, as a buffer */
 } tower_kind;
 
 /* clang-format off */
@@ -47,18 +69,38 @@ ROWS(tower_mistral3, VECTOR(ONCE, H), LINEAR(ONCE, H, MERGED, false, "merging_la
 ROWS(tower_qwen2_5, PLAIN(ONCE, H, PATCH, false), VECTOR(EACH, H), VECTOR(EACH, H), LINEAR(EACH, 3H, H, true, "qkv"), LINEAR(EACH, H, H, true, "proj"),
      LINEAR(EACH, F, H, true, "gate_proj"), LINEAR(EACH, F, H, true, "up_proj"), LINEAR(EACH, H, F, true, "down_proj"));
 ROWS(tower_qwen2_5_merger, VECTOR(ONCE, H), LINEAR(ONCE, MERGED, MERGED, true, "0"), LINEAR(ONCE, TEXT, MERGED, true, "2"));
+/* modeling_kimi_k25.py Kimi_K25VisionModel, Kimi_K25MultimodalProjection */
+ROWS(tower_kimi, PLAIN(ONCE, H, PATCH, true), PLAIN(ONCE, POSITIONS, H, false), NORM(EACH, H), NORM(EACH, H), ATTENTION(true, "proj"), LINEAR(EACH, F, H, true, "fc1"),
+     LINEAR(EACH, H, F, true, "fc2"), NORM(ONCE, H));
+ROWS(tower_kimi_projector, NORM(ONCE, H), LINEAR(ONCE, MERGED, MERGED, true, "in_proj"), LINEAR(ONCE, TEXT, MERGED, true, "out_proj"));
 /* modeling_qwen3_vl.py Qwen3VLVisionModel */
 ROWS(tower_qwen3, PLAIN(ONCE, H, PATCH, true), PLAIN(ONCE, POSITIONS, H, false), NORM(EACH, H), NORM(EACH, H), LINEAR(EACH, 3H, H, true, "qkv"),
      LINEAR(EACH, H, H, true, "proj"), LINEAR(EACH, F, H, true, "linear_fc1"), LINEAR(EACH, H, F, true, "linear_fc2"));
 ROWS(tower_qwen3_merger, NORM(ONCE, H), LINEAR(ONCE, MERGED, MERGED, true, "linear_fc1"), LINEAR(ONCE, TEXT, MERGED, true, "linear_fc2"),
      NORM(TAP, MERGED), LINEAR(TAP, MERGED, MERGED, true, "linear_fc1"), LINEAR(TAP, TEXT, MERGED, true, "linear_fc2"));
 
+/* modeling_gemma4.py Gemma4VisionModel, Gemma4MultimodalEmbedder; linears of blocks stand inside Gemma4ClippableLinear */
+#define CLIPPABLE(out, in) LINEAR(EACH, out, in, false, "linear")
+ROWS(tower_gemma4, LINEAR(ONCE, H, PATCH, false, "input_proj"), PLAIN(ONCE, 2POSITIONS, H, false), VECTOR(EACH, H), CLIPPABLE(H, H), CLIPPABLE(H, H),
+     CLIPPABLE(H, H), CLIPPABLE(H, H), VECTOR(EACH, HEAD), VECTOR(EACH, HEAD), VECTOR(EACH, H), VECTOR(EACH, H), CLIPPABLE(F, H), CLIPPABLE(F, H),
+     CLIPPABLE(H, F), VECTOR(EACH, H));
+ROWS(tower_gemma4_embedder, LINEAR(ONCE, TEXT, H, false, "embedding_projection"));
+/* modeling_gemma4.py Gemma4AudioModel */
+#define FEED_FORWARD VECTOR(EACH, H), CLIPPABLE(F, H), CLIPPABLE(H, F), VECTOR(EACH, H)
+ROWS(tower_gemma4_audio, PLAIN(ONCE, CHANNELS, 9, false), VECTOR(ONCE, CHANNELS), PLAIN(ONCE, CHANNELS_LAST, 9CHANNELS, false), VECTOR(ONCE, CHANNELS_LAST),
+     LINEAR(ONCE, H, FRAME, false, "input_proj_linear"), FEED_FORWARD, VECTOR(EACH, H), CLIPPABLE(H, H), CLIPPABLE(H, H), CLIPPABLE(H, H), CLIPPABLE(H, H),
+     LINEAR(EACH, H, H, false, "relative_k_proj"), VECTOR(EACH, HEAD), VECTOR(EACH, H), VECTOR(EACH, H), CLIPPABLE(2H, H), PLAIN(EACH, H, KERNEL, false),
+     VECTOR(EACH, H), CLIPPABLE(H, H), FEED_FORWARD, VECTOR(EACH, H), LINEAR(ONCE, OUT, H, true, "output_proj"));
+ROWS(tower_gemma4_audio_embedder, LINEAR(ONCE, TEXT, OUT, false, "embedding_projection"));
+
 static const tower_kind tower_kinds[FTMEM_TOWER_END] = {
-    [FTMEM_TOWER_LLAVA] = {tower_clip, tower_llava, 1, 0},
-    [FTMEM_TOWER_GEMMA3] = {tower_siglip, tower_gemma3, 1, 0},
-    [FTMEM_TOWER_MISTRAL3] = {tower_pixtral, tower_mistral3, 0, 2},
-    [FTMEM_TOWER_QWEN2_5_VL] = {tower_qwen2_5, tower_qwen2_5_merger, 0, 2},
-    [FTMEM_TOWER_QWEN3_VL] = {tower_qwen3, tower_qwen3_merger, 0, 2},
+    [FTMEM_TOWER_LLAVA] = {tower_clip, tower_llava, 1, 0, 0},
+    [FTMEM_TOWER_GEMMA3] = {tower_siglip, tower_gemma3, 1, 0, 0},
+    [FTMEM_TOWER_MISTRAL3] = {tower_pixtral, tower_mistral3, 0, 2, 0},
+    [FTMEM_TOWER_QWEN2_5_VL] = {tower_qwen2_5, tower_qwen2_5_merger, 0, 2, 0},
+    [FTMEM_TOWER_KIMI_K25] = {tower_kimi, tower_kimi_projector, 0, 2, 5},
+    [FTMEM_TOWER_QWEN3_VL] = {tower_qwen3, tower_qwen3_merger, 0, 2, 0},
+    [FTMEM_TOWER_GEMMA4] = {tower_gemma4, tower_gemma4_embedder, 0, 2, 0},
 };
 /* clang-format on */
 
@@ -74,11 +116,30 @@ static void tower_widths(const ftmem_model *m, int64_t width[TOWER_WIDTHS])
     width[TOWER_H] = m->tower_hidden;
     width[TOWER_F] = m->tower_ffn;
     width[TOWER_3H] = 3 * m->tower_hidden;
+    width[TOWER_HEAD] = m->tower_head_dim;
+    width[TOWER_2POSITIONS] = 2 * tower_positions(m);
     width[TOWER_PATCH] = m->channels * temporal * m->patch_size * m->patch_size;
     width[TOWER_POSITIONS] = tower_positions(m);
     width[TOWER_CLASS_POSITIONS] = tower_positions(m) + 1;
     width[TOWER_MERGED] = merge * merge * m->tower_hidden;
     width[TOWER_TEXT] = m->hidden;
+}
+
+static void tower_audio_widths(const ftmem_model *m, int64_t width[TOWER_WIDTHS])
+{
+    memset(width, 0, TOWER_WIDTHS * sizeof *width);
+    width[TOWER_H] = m->audio_hidden;
+    width[TOWER_F] = 4 * m->audio_hidden;
+    width[TOWER_2H] = 2 * m->audio_hidden;
+    width[TOWER_HEAD] = m->audio_hidden / m->audio_heads;
+    width[TOWER_TEXT] = m->hidden;
+    width[TOWER_9] = 9;
+    width[TOWER_CHANNELS] = m->audio_channels;
+    width[TOWER_9CHANNELS] = 9 * m->audio_channels;
+    width[TOWER_CHANNELS_LAST] = m->audio_channels_last;
+    width[TOWER_FRAME] = m->audio_channels / 4 * m->audio_channels_last;
+    width[TOWER_KERNEL] = m->audio_kernel;
+    width[TOWER_OUT] = m->audio_out;
 }
 
 static bool tower_named(const char *module, const char *name)
@@ -136,9 +197,9 @@ static void tower_declare(ftmem__low *low, const tower_row *row, const int64_t w
     if (row->bias) (void)ftmem__low_parameter(low, FTMEM_ROLE_TOWER, out, out, low->trained);
 }
 
-static int64_t tower_times(const ftmem_model *m, uint8_t times)
+static int64_t tower_times(const ftmem_model *m, uint8_t times, int64_t layers)
 {
-    if (times == TOWER_EACH) return m->tower_layers;
+    if (times == TOWER_EACH) return layers;
     return times == TOWER_TAP ? m->tower_taps : 1;
 }
 
@@ -154,26 +215,30 @@ static void tower_idle(ftmem__params *params, int32_t i, int64_t copies)
     }
 }
 
-static void tower_rows(ftmem__low *low, const tower_row *row)
+static void tower_rows(ftmem__low *low, const tower_row *row, const int64_t width[TOWER_WIDTHS], int64_t layers)
 {
     ftmem__params *params = low->params;
-    int64_t width[TOWER_WIDTHS];
-    tower_widths(low->shape->model, width);
     for (; row->kind != TOWER_END; row++) {
         int32_t i = params->count;
         tower_declare(low, row, width);
-        tower_idle(params, i, tower_times(low->shape->model, row->times));
+        tower_idle(params, i, tower_times(low->shape->model, row->times, layers));
     }
 }
 
 void ftmem__low_tower(ftmem__low *low)
 {
     const ftmem__shape *shape = low->shape;
-    if (shape->model->tower == 0) return;
+    const ftmem_model *m = shape->model;
+    int64_t width[TOWER_WIDTHS];
     low->trained = shape->tower_trained;
     low->adapted = shape->adapted;
-    tower_rows(low, tower_kinds[shape->model->tower].rows);
-    tower_rows(low, tower_kinds[shape->model->tower].bridge);
+    tower_widths(m, width);
+    if (m->tower_layers > 0) tower_rows(low, tower_kinds[m->tower].rows, width, m->tower_layers);
+    if (m->tower_layers > 0) tower_rows(low, tower_kinds[m->tower].bridge, width, m->tower_layers);
+    if (m->audio_layers == 0) return;
+    tower_audio_widths(m, width);
+    tower_rows(low, tower_gemma4_audio, width, m->audio_layers);
+    tower_rows(low, tower_gemma4_audio_embedder, width, m->audio_layers);
 }
 
 /* modeling_mimo.py MiMoMTPLayers: a block of the model's, norms of token, hidden states and result, and a linear from both to
@@ -193,10 +258,29 @@ void ftmem__low_mtp(ftmem__low *low)
     tower_idle(low->params, i, shape->model->mtp_layers);
 }
 
-/* Buffers of position numbers, one for each entry of the table. */
-int64_t ftmem__tower_buffer_bytes(const ftmem_model *model)
+/* Of each clipped linear: the bounds of what goes in and what comes out (modeling_gemma4.py Gemma4ClippableLinear). */
+static int64_t tower_bounds(const tower_row *row, int64_t layers)
 {
-    if (model->tower == 0) return 0;
-    return 512 * tower_kinds[model->tower].small_buffers +
-           tower_kinds[model->tower].id_buffers * ftmem__round512(8 * (tower_positions(model) + (model->tower == FTMEM_TOWER_LLAVA)));
+    int64_t linears = 0;
+    for (; row->kind != TOWER_END; row++) linears += row->kind == TOWER_LINEAR && strcmp(row->name, "linear") == 0;
+    return 4 * 512 * linears * layers;
+}
+
+/* Positions, the frequencies of its relative encoding, and the cap of each block's scores (modeling_gemma4.py Gemma4AudioAttention). */
+static int64_t tower_audio_buffer_bytes(const ftmem_model *m, int32_t dtype)
+{
+    int64_t bounds = m->audio_clipped == FTMEM_ON ? tower_bounds(tower_gemma4_audio, m->audio_layers) : 0;
+    return m->audio_layers > 0 ? bounds + ftmem__round512(ftmem__bytes(dtype, m->audio_hidden / 2)) + 512 * m->audio_layers : 0;
+}
+
+/* Buffers of position numbers, one for each entry of the table; of the towers' own kinds. */
+int64_t ftmem__tower_buffer_bytes(const ftmem_model *m, int32_t dtype)
+{
+    const tower_kind *kind = &tower_kinds[m->tower];
+    int64_t sum = tower_audio_buffer_bytes(m, dtype);
+    if (m->tower_layers == 0) return sum;
+    if (m->tower_clipped == FTMEM_ON) sum += tower_bounds(kind->rows, m->tower_layers);
+    if (m->tower_standardized == FTMEM_ON) sum += 2 * ftmem__round512(ftmem__bytes(dtype, m->tower_hidden));
+    return sum + 512 * kind->small_buffers + ftmem__round512(4 * kind->time_rows * m->tower_hidden) +
+           kind->id_buffers * ftmem__round512(8 * (tower_positions(m) + (m->tower == FTMEM_TOWER_LLAVA)));
 }

@@ -1,3 +1,4 @@
+#include "objective.h"
 #include "optimizer.h"
 #include "walk.h"
 
@@ -18,6 +19,20 @@ static bool walk_recomputed(const ftmem__walk *walk, int64_t layer)
     return job->recompute != FTMEM_RECOMPUTE_NONE && (job->recompute_every == 1 || layer % job->recompute_every == 0);
 }
 
+/* Widths and sharing of a block that has its own. */
+static void walk_by_kind(ftmem__walk *walk, uint8_t kind, ftmem__low *low)
+{
+    walk->own = *low->shape;
+    ftmem__shape_by_kind(&walk->own, kind);
+    low->shape = &walk->own;
+    low->stores = (kind & FTMEM__LAYER_STORES) != 0;
+    low->reuses = (kind & FTMEM__LAYER_REUSES) != 0;
+    low->kind = ftmem__layer_attention(kind);
+}
+
+/* A compiled block keeps what these kernels keep: a norm its input and a number a row, the rotation nothing, the MLP gate and up. */
+enum { WALK_COMPILED = FTMEM_FUSED_NORM | FTMEM_FUSED_ROPE | FTMEM_FUSED_MLP };
+
 static ftmem__low walk_low(ftmem__walk *walk, int32_t stack, const ftmem__kind *kind, int32_t pass)
 {
     const ftmem__shape *shape = walk->stack[stack].shape;
@@ -33,6 +48,8 @@ static ftmem__low walk_low(ftmem__walk *walk, int32_t stack, const ftmem__kind *
     low.kind = kind ? ftmem__layer_attention(kind->kind) : 0;
     low.mlp = kind ? ftmem__layer_mlp(kind->kind) : 0;
     low.first = kind && kind->first;
+    if (kind && shape->family->by_kind) walk_by_kind(walk, kind->kind, &low);
+    low.kernels = shape->job->kernels | (kind && (shape->job->compile & FTMEM_COMPILE_BLOCKS) ? WALK_COMPILED : 0);
     return low;
 }
 
@@ -160,7 +177,22 @@ static int64_t walk_given_bytes(const ftmem__low *low)
     return sum;
 }
 
-static void walk_record_side(ftmem__side *side, const ftmem__tape *tape, ftmem__var value, int32_t pass)
+/* Keys and values that a block stores for later ones; a reentrant checkpoint makes them without a graph. */
+static bool walk_is_stored(int32_t side)
+{
+    return side >= FTMEM__SIDE_KEYS;
+}
+
+static int64_t walk_made_bytes(const ftmem__low *low)
+{
+    int64_t sum = 0;
+    int32_t k;
+    for (k = 0; k < FTMEM__SIDES && low->made; k++)
+        if (low->made >> k & 1) sum += low->tape->stores[low->side[k].store].bytes;
+    return sum;
+}
+
+static void walk_record_side(ftmem__side *side, const ftmem__tape *tape, ftmem__var value, int32_t pass, bool stored)
 {
     int32_t eval = pass == FTMEM__PASS_EVAL;
     side->there = true;
@@ -170,8 +202,14 @@ static void walk_record_side(ftmem__side *side, const ftmem__tape *tape, ftmem__
     if (eval) return;
     side->cols = value.cols;
     side->dtype = value.dtype;
-    side->grad = value.grad || tape->graphless; /* torch/utils/checkpoint.py CheckpointFunction: all its results ask for one */
+    side->grad = tape->graphless ? !stored : value.grad; /* torch/utils/checkpoint.py CheckpointFunction: all its results ask for one */
     side->leaf = value.node <= FTMEM__SIDE && !tape->graphless;
+}
+
+/* The dictionary of stored keys and values is an argument of every block, which checkpoints hold: to the end of the first one's backward. */
+static bool walk_binds(const ftmem__shape *shape)
+{
+    return shape->job->recompute != FTMEM_RECOMPUTE_NONE;
 }
 
 /* What a forward has made for the segments after it, and whether its graph keeps what it read. */
@@ -184,12 +222,13 @@ static void walk_record_sides(ftmem__stack *stack, ftmem__kind *kind, const ftme
     for (k = 0; k < FTMEM__SIDES; k++) {
         int16_t store = low->side[k].store;
         if (low->made >> k & 1) {
-            walk_record_side(&stack->side[k], tape, low->side[k], pass);
+            walk_record_side(&stack->side[k], tape, low->side[k], pass, walk_is_stored(k));
             if (pass == FTMEM__PASS_FORWARD) stack->side[k].kept = stack->side[k].own = tape->stores[store].refs > 1;
+            if (walk_is_stored(k) && walk_binds(low->shape)) stack->side[k].kept = true;
         } else if (low->given >> k & 1 && pass == FTMEM__PASS_FORWARD) {
             keeps = recomputed || tape->stores[store].refs > 1;
             stack->side[k].kept = stack->side[k].kept || keeps;
-            if (keeps && kind->first && !ftmem__holds_outputs(low->shape->job)) kind->freed |= (uint8_t)(1u << k);
+            if (keeps && kind->first && (k != FTMEM__SIDE_SOURCE || !ftmem__holds_outputs(low->shape->job))) kind->freed |= (uint8_t)(1u << k);
         }
     }
 }
@@ -203,7 +242,8 @@ static void walk_side_gradients(const ftmem__walk *walk, const ftmem__kind *kind
     for (k = 0; k < FTMEM__SIDES; k++) {
         const ftmem__side *side = &walk->stack[kind->stack].side[k];
         gradient[k] = -1;
-        if (!((kind->given | kind->made) >> k & 1) || kind->last || !side->grad) continue;
+        if (walk_is_stored(k) && low->shape->model->shared_kv_layers == 0) continue; /* nobody takes them */
+        if (!((kind->given | kind->made) >> k & 1) || kind->fresh >> k & 1 || !side->grad) continue;
         gradient[k] = ftmem__alloc(tape, FTMEM__OP_GRADIENT, side->n[0], side->cols, side->dtype, FTMEM_CLASS_TEMPORARY);
         if (kind->given >> k & 1 || side->leaf) tape->grad_side[k] = gradient[k];
     }
@@ -221,14 +261,25 @@ static void walk_deliver_sides(const ftmem__low *low, const int16_t gradient[FTM
 static void walk_reentrant_sides(const ftmem__walk *walk, const ftmem__kind *kind, ftmem__tape *tape, int16_t gradient[FTMEM__SIDES])
 {
     int32_t k;
-    for (k = FTMEM__SIDE_SOURCE + 1; k < FTMEM__SIDES; k++) {
+    for (k = FTMEM__SIDE_SOURCE + 1; k < FTMEM__SIDE_LAYERS; k++) {
         const ftmem__side *side = &walk->stack[kind->stack].side[k];
         if (!((kind->given | kind->made) >> k & 1) || !side->grad) continue;
-        if (kind->last) gradient[k] = ftmem__alloc(tape, FTMEM__OP_GRADIENT, side->n[0], side->cols, side->dtype, FTMEM_CLASS_TEMPORARY);
+        if (kind->fresh >> k & 1) gradient[k] = ftmem__alloc(tape, FTMEM__OP_GRADIENT, side->n[0], side->cols, side->dtype, FTMEM_CLASS_TEMPORARY);
         ftmem__hold(tape, gradient[k]);
         tape->grad_side[k] = kind->given >> k & 1 ? gradient[k] : -1;
     }
-    tape->grad_side[FTMEM__SIDE_SOURCE] = -1;
+    tape->grad_side[FTMEM__SIDE_SOURCE] = tape->grad_side[FTMEM__SIDE_LAYERS] = -1;
+}
+
+/* The gradient of the block's part of the layers' inputs, which was a leaf, is filled into zeros of all of them. */
+static void walk_reentrant_layers(const ftmem__walk *walk, const ftmem__kind *kind, ftmem__tape *tape, int16_t sum)
+{
+    const ftmem__side *side = &walk->stack[kind->stack].side[FTMEM__SIDE_LAYERS];
+    int16_t part = tape->grad_side[FTMEM__SIDE_LAYERS], all;
+    if (!(kind->given >> FTMEM__SIDE_LAYERS & 1) || part < 0) return;
+    all = ftmem__alloc(tape, FTMEM__OP_SLICE, side->n[0], side->cols, side->dtype, FTMEM_CLASS_TEMPORARY);
+    ftmem__release(tape, part);
+    if (sum >= 0) ftmem__release(tape, all);
 }
 
 /* What the first block has made again takes its gradient, if it asks for one. */
@@ -249,7 +300,7 @@ static void walk_reentrant_end(const ftmem__low *low, const int16_t gradient[FTM
     ftmem__tape *tape = low->tape;
     int16_t source = gradient[FTMEM__SIDE_SOURCE], *sum = &tape->grad_side[FTMEM__SIDE_SOURCE];
     int32_t k;
-    for (k = FTMEM__SIDE_SOURCE + 1; k < FTMEM__SIDES; k++) {
+    for (k = FTMEM__SIDE_SOURCE + 1; k < FTMEM__SIDE_LAYERS; k++) {
         ftmem__release(tape, gradient[k]);
         if (!(low->made >> k & 1)) continue;
         ftmem__release(tape, tape->grad_side[k]);
@@ -272,7 +323,19 @@ static void walk_drop_made(const ftmem__low *low)
 {
     int32_t k;
     for (k = 0; k < FTMEM__SIDES && low->made; k++)
-        if (low->made >> k & 1) ftmem__drop(low->tape, low->side[k]);
+        if (low->made >> k & 1 && !(walk_is_stored(k) && walk_binds(low->shape))) ftmem__drop(low->tape, low->side[k]);
+}
+
+/* A block that stores keys and values again, when it is recomputed, lets those of the forward go. */
+static void walk_give_stored(const ftmem__walk *walk, const ftmem__kind *kind, ftmem__low *low)
+{
+    int32_t k;
+    low->replaces = (kind->made >> FTMEM__SIDE_KEYS) != 0;
+    for (k = FTMEM__SIDE_KEYS; k < FTMEM__SIDES && low->replaces; k++) {
+        const ftmem__side *side = &walk->stack[kind->stack].side[k];
+        low->stored[k - FTMEM__SIDE_KEYS].store =
+            kind->made >> k & 1 ? ftmem__alloc(low->tape, FTMEM__OP_INPUT, side->n[0], side->cols, side->dtype, FTMEM_CLASS_KEPT) : -1;
+    }
 }
 
 /* ------------------------------------------------------------------------------------------------------- blocks */
@@ -320,7 +383,8 @@ static void walk_mark_made(const ftmem__low *low)
    it, an earlier checkpoint keeps it already. */
 static ftmem__var walk_handed(const ftmem__kind *kind, ftmem__low *low, bool recomputed)
 {
-    if (!(kind->kind & FTMEM__LAYER_HANDED) || (recomputed && !(kind->kind & FTMEM__LAYER_HANDED_NEW))) return ftmem__constant(0, 0, FTMEM_FP32);
+    if (!low->shape->family->hands_index || !(kind->kind & FTMEM__LAYER_HANDED) || (recomputed && !(kind->kind & FTMEM__LAYER_HANDED_NEW)))
+        return ftmem__constant(0, 0, FTMEM_FP32);
     return ftmem__low_choice(low);
 }
 
@@ -329,6 +393,11 @@ static int64_t walk_bound_bytes(const ftmem__low *low, ftmem__var handed, bool r
 {
     if (!recomputed || handed.store < 0 || low->shape->job->recompute != FTMEM_RECOMPUTE_REENTRANT) return 0;
     return low->tape->stores[handed.store].bytes;
+}
+
+static bool walk_declares(const ftmem__walk *walk, const ftmem__kind *kind)
+{
+    return (kind->first || !walk->shape.family->shared_blocks) && &walk->kind[kind->like] == kind;
 }
 
 /* What it leaves goes with the outputs, and its parameters get no gradient. */
@@ -354,6 +423,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
     int64_t base;
     ftmem__var x, out, handed;
     walk_start(walk, kind, pass, probe);
+    tape->no_grad = kind->cut;
     if (recomputed && pass == FTMEM__PASS_FORWARD) {
         tape->mode = FTMEM__FORGET;
         tape->graphless = walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT;
@@ -363,7 +433,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
     walk_give(walk, kind->stack, kind->given, pass, &low);
     base = tape->live;
     ftmem__tape_mark(tape);
-    if (pass == FTMEM__PASS_FORWARD && !probe && (kind->first || !walk->shape.family->shared_blocks)) low.params = &walk->params;
+    if (pass == FTMEM__PASS_FORWARD && !probe && walk_declares(walk, kind)) low.params = &walk->params;
     handed = walk_handed(kind, &low, recomputed && pass == FTMEM__PASS_FORWARD);
     out = ftmem__low_block(&low, x);
     if (!recomputed || pass != FTMEM__PASS_FORWARD) ftmem__drop(tape, handed);
@@ -385,6 +455,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
         kind->flops_forward = tape->flops;
         if (kind->unread) walk_unread(walk, kind, tape->live - base);
     }
+    if (pass == FTMEM__PASS_EVAL) kind->eval_cache_bytes = walk_cache_only(tape);
     tape->result = out.store;
     walk_mark_made(&low);
     if (pass == FTMEM__PASS_FORWARD && !probe) walk_note_kept(walk, kind);
@@ -436,6 +507,15 @@ static ftmem__figure walk_plain_backward(ftmem__walk *walk, const ftmem__kind *k
     return walk_backward_from(walk, kind, run, probe);
 }
 
+/* torch/utils/checkpoint.py _recomputation_hook: what is stored for later blocks has the graph of the recomputation, which holds
+   what was saved on the way to it. */
+static void walk_hold_stored(ftmem__low *low)
+{
+    int32_t k;
+    for (k = FTMEM__SIDE_KEYS; k < FTMEM__SIDES; k++)
+        if (low->made >> k & 1) low->bound_bytes += ftmem__hold_history(low->tape, low->side[k]);
+}
+
 /* The graph of a checkpointed forward: it is still on the tape, or built again. */
 static ftmem__var walk_ghost(ftmem__walk *walk, ftmem__low *low, ftmem__var x, const walk_run *shadow)
 {
@@ -469,6 +549,7 @@ static void walk_recompute(ftmem__walk *walk, ftmem__low *low, ftmem__var x, con
     low->made = 0;
     out = ftmem__low_block(low, x);
     ftmem__drop_attributes(tape);
+    walk_hold_stored(low);
     walk_drop_made(low);
     ftmem__drop(tape, out);
     tape->stopped = false;
@@ -481,7 +562,7 @@ static void walk_recompute(ftmem__walk *walk, ftmem__low *low, ftmem__var x, con
 static void walk_recompute_reentrant(ftmem__walk *walk, const ftmem__kind *kind, ftmem__low *low, ftmem__var x, int16_t g, int16_t side[FTMEM__SIDES])
 {
     ftmem__tape *tape = &walk->tape;
-    bool sided = (kind->given | kind->made) != 0;
+    bool sided = ((kind->given | kind->made) & ((1u << FTMEM__SIDE_KEYS) - 1)) != 0;
     ftmem__var out, zeros;
     tape->backward = false;
     tape->leaf_input = true;
@@ -494,7 +575,7 @@ static void walk_recompute_reentrant(ftmem__walk *walk, const ftmem__kind *kind,
     tape->birth = FTMEM_CLASS_TEMPORARY;
     ftmem__hold(tape, g);
     walk_reentrant_made(low, side);
-    ftmem__backward(tape, out, g);
+    ftmem__backward(tape, out, g); /* what it has stored is a dictionary's */
     ftmem__drop_attributes(tape);
     if (sided) walk_reentrant_end(low, side);
     walk_drop_made(low);
@@ -502,9 +583,14 @@ static void walk_recompute_reentrant(ftmem__walk *walk, const ftmem__kind *kind,
     ftmem__drop(tape, zeros);
     ftmem__drop(tape, out);
     ftmem__release(tape, g);
+    if (low->replaces) { /* the graph of what it has stored holds its leaf, and that leaf its gradient */
+        ftmem__hold(tape, x.store);
+        low->bound_bytes = 2 * tape->stores[x.store].bytes;
+    }
+    if (sided) walk_reentrant_layers(walk, kind, tape, side[FTMEM__SIDE_LAYERS]);
 }
 
-static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_run *shadow, const walk_probe *probe)
+static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, ftmem__kind *kind, int32_t pass, const walk_run *shadow, const walk_probe *probe)
 {
     ftmem__tape *tape = &walk->tape;
     ftmem__low low = walk_low(walk, kind->stack, kind, pass);
@@ -519,6 +605,7 @@ static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__
     tape->birth = FTMEM_CLASS_TEMPORARY;
     g = ftmem__alloc(tape, FTMEM__OP_GRADIENT, x.n, x.cols, kind->out_dtype, FTMEM_CLASS_TEMPORARY);
     walk_side_gradients(walk, kind, &low, side);
+    walk_give_stored(walk, kind, &low);
     base = tape->live - (walk_offloads(walk) ? tape->stores[x.store].bytes : 0);
     ftmem__tape_mark(tape);
     if (walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT) walk_recompute_reentrant(walk, kind, &low, x, g, side);
@@ -526,14 +613,22 @@ static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, const ftmem__
     ftmem__drop(tape, x);
     if (walk->shape.job->recompute != FTMEM_RECOMPUTE_REENTRANT) ftmem__drop(tape, handed);
     walk_drop_freed(kind, &low);
+    kind->bound_bytes = low.bound_bytes;
+    kind->leaf_held = low.replaces && walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT;
     f = walk_figure(tape, base);
     walk_end(walk, probe);
     return f;
 }
 
-static ftmem__figure walk_block_backward(ftmem__walk *walk, const ftmem__kind *kind, int32_t pass, const walk_probe *probe)
+static ftmem__figure walk_block_backward(ftmem__walk *walk, ftmem__kind *kind, int32_t pass, const walk_probe *probe)
 {
     return kind->recomputed ? walk_checkpointed_backward(walk, kind, pass, NULL, probe) : walk_plain_backward(walk, kind, pass, probe);
+}
+
+/* Whether backward comes to a value that asks for a gradient. */
+static bool walk_returns(const ftmem__walk *walk, bool grad)
+{
+    return grad && !walk->shape.forward_only;
 }
 
 static void walk_block(ftmem__walk *walk, ftmem__kind *kind)
@@ -542,27 +637,54 @@ static void walk_block(ftmem__walk *walk, ftmem__kind *kind)
     walk_run run;
     walk->params.segment = (int32_t)(kind - walk->kind);
     kind->pass[FTMEM__PASS_FORWARD] = walk_block_forward(walk, kind, kind->recomputed, FTMEM__PASS_FORWARD, NULL, &run);
-    if (kind->out_grad && !kind->unread) {
+    if (walk_returns(walk, kind->out_grad) && !kind->unread) {
         kind->pass[FTMEM__PASS_BACKWARD] =
             kind->recomputed ? walk_checkpointed_backward(walk, kind, FTMEM__PASS_BACKWARD, &run, NULL) : walk_backward_from(walk, kind, run, NULL);
         kind->flops_backward = walk->tape.flops;
         kind->leaf_bytes = walk->tape.leaf_bytes;
     }
-    if (kind->out_grad && !kind->unread && walk->tape.later.wanted)
+    if (walk_returns(walk, kind->out_grad) && !kind->unread && walk->tape.later.wanted)
         kind->pass[FTMEM__PASS_BACKWARD_LATER] =
             walk->tape.later.differs ? walk_block_backward(walk, kind, FTMEM__PASS_BACKWARD_LATER, NULL) : walk_later(&walk->tape);
     if (walk->shape.regularised) kind->pass[FTMEM__PASS_BACKWARD] = kind->pass[FTMEM__PASS_BACKWARD_LATER]; /* gradients are there before */
     if (job->eval == FTMEM_ON) kind->pass[FTMEM__PASS_EVAL] = walk_block_forward(walk, kind, false, FTMEM__PASS_EVAL, NULL, NULL);
 }
 
-static uint8_t walk_sides_there(const ftmem__stack *stack)
+enum { WALK_KEYS = 3 << FTMEM__SIDE_KEYS, WALK_WINDOW_KEYS = 3 << FTMEM__SIDE_WINDOW_KEYS };
+
+/* The keys and values that a block takes, of those that earlier ones have stored. */
+static uint8_t walk_taken(uint8_t kind)
 {
-    uint8_t given = 0;
+    if (!(kind & FTMEM__LAYER_REUSES)) return 0;
+    return ftmem__layer_attention(kind) == FTMEM__LAYER_SLIDING ? WALK_WINDOW_KEYS : WALK_KEYS;
+}
+
+static uint8_t walk_sides_there(const ftmem__stack *stack, uint8_t kind)
+{
+    uint8_t given = 0, taken = stack->shape->family->by_kind ? walk_taken(kind) : 0;
     int32_t k;
     if (stack->shape->scattered) return 0; /* the embedding alone has read them */
     for (k = 0; k < FTMEM__SIDES; k++)
-        if (stack->side[k].there) given |= (uint8_t)(1u << k);
+        if (stack->side[k].there && (k < FTMEM__SIDE_KEYS || taken >> k & 1)) given |= (uint8_t)(1u << k);
     return given;
+}
+
+/* Whether no later block takes what this one takes. */
+static bool walk_takes_last(const ftmem__shape *shape, int64_t layer)
+{
+    uint8_t kind = ftmem__shape_layer_kind(shape, layer);
+    int64_t i;
+    for (i = layer + 1; i < shape->model->layers; i++)
+        if (ftmem__shape_layer_kind(shape, i) == kind) return false;
+    return true;
+}
+
+/* Sides whose first gradient comes from this block. */
+static uint8_t walk_fresh(const ftmem__shape *shape, int64_t layer)
+{
+    uint8_t kind = ftmem__shape_layer_kind(shape, layer), fresh = layer == shape->model->layers - 1 ? (1u << FTMEM__SIDE_KEYS) - 1 : 0;
+    if (!shape->sided) return 0;
+    return shape->family->by_kind && kind & FTMEM__LAYER_REUSES && walk_takes_last(shape, layer) ? fresh | walk_taken(kind) : fresh;
 }
 
 static uint8_t walk_unread_place(const ftmem__shape *shape, int64_t layer)
@@ -575,7 +697,7 @@ static uint8_t walk_unread_place(const ftmem__shape *shape, int64_t layer)
 static bool walk_same_place(const ftmem__shape *shape, const ftmem__kind *kind, int64_t layer)
 {
     bool first = (shape->sided || shape->family->first_plain) && layer == 0;
-    return first == kind->first && (shape->sided && layer == shape->model->layers - 1) == kind->last;
+    return first == kind->first && (shape->sided && layer == shape->model->layers - 1) == kind->last && walk_fresh(shape, layer) == kind->fresh;
 }
 
 /* Whether a block that is given this belongs to a kind. */
@@ -584,6 +706,19 @@ static bool walk_is_of(const ftmem__walk *walk, const ftmem__shape *shape, const
     return in.grad == kind->in_grad && in.dtype == kind->in_dtype && ftmem__shape_layer_kind(shape, layer) == kind->kind &&
            ftmem__shape_layer_trained(shape, layer) == kind->trained && ftmem__shape_layer_adapted(shape, layer) == kind->adapted &&
            walk_recomputed(walk, layer) == kind->recomputed && walk_same_place(shape, kind, layer) && walk_unread_place(shape, layer) == kind->unread;
+}
+
+/* Kinds that differ in what comes to them have the same parameters. */
+static int32_t walk_like(const ftmem__walk *walk, const ftmem__kind *kind)
+{
+    int32_t i;
+    for (i = 0; i < walk->kinds - 1; i++) {
+        const ftmem__kind *other = &walk->kind[i];
+        bool same = other->stack == kind->stack && (other->kind & ~FTMEM__LAYER_STORES) == (kind->kind & ~FTMEM__LAYER_STORES) &&
+                    other->trained == kind->trained && other->adapted == kind->adapted;
+        if (same && walk->stack[kind->stack].shape->family->by_kind) return i;
+    }
+    return i;
 }
 
 static void walk_new_kind(ftmem__walk *walk, int32_t stack, int64_t layer, walk_stream in)
@@ -599,9 +734,12 @@ static void walk_new_kind(ftmem__walk *walk, int32_t stack, int64_t layer, walk_
     kind->in_dtype = in.dtype;
     kind->recomputed = walk_recomputed(walk, layer);
     kind->unread = walk_unread_place(shape, layer);
+    kind->cut = shape->tower && kind->recomputed && !in.grad && walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT;
     kind->first = (shape->sided || shape->family->first_plain) && layer == 0;
     kind->last = shape->sided && layer == shape->model->layers - 1;
-    kind->given = walk_sides_there(&walk->stack[stack]);
+    kind->fresh = walk_fresh(shape, layer);
+    kind->given = walk_sides_there(&walk->stack[stack], kind->kind);
+    kind->like = walk_like(walk, kind);
     walk_block(walk, kind);
 }
 
@@ -660,7 +798,7 @@ static void walk_take_words(ftmem__walk *walk, int32_t pass, ftmem__low *low)
 }
 
 /* Forward of the embedding. The stream itself belongs to the first block, so it is not left here. */
-static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_t pass, const walk_probe *probe, ftmem__var *result)
+static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_t pass, const walk_probe *probe, walk_run *result)
 {
     ftmem__low low = walk_low(walk, stack, NULL, pass);
     ftmem__tape *tape = &walk->tape;
@@ -678,13 +816,16 @@ static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_
     if (pass == FTMEM__PASS_FORWARD && !probe) low.params = &walk->params;
     x = ftmem__low_embed(&low, &p);
     if (pass == FTMEM__PASS_FORWARD) walk_embed_parts(walk, e, &p, x);
+    if (!probe && low.made) walk_record_side(&walk->stack[stack].side[FTMEM__SIDE_LAYERS], tape, low.side[FTMEM__SIDE_LAYERS], pass, false);
+    walk_mark_made(&low);
     tape->result = x.store;
     walk_end(walk, probe);
     f = walk_figure(tape, base);
     if (pass == FTMEM__PASS_EVAL) {
-        e->eval_released_bytes =
-            f.delta - walk_cache_only(tape) - tape->stores[x.store].bytes + (low.words ? ftmem__round512(ftmem__bytes(low.words->dtype, low.words->n)) : 0);
+        e->eval_released_bytes = f.delta - walk_made_bytes(&low) - walk_cache_only(tape) - tape->stores[x.store].bytes +
+                                 (low.words ? ftmem__round512(ftmem__bytes(low.words->dtype, low.words->n)) : 0);
         e->eval_aliased = walk_aliased(&p, x);
+        e->eval_cache_bytes = walk_cache_only(tape);
         return f;
     }
     for (i = 0; i < p.held_count; i++) ftmem__drop(tape, p.held[i]);
@@ -693,27 +834,36 @@ static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_
     e->cache_bytes = walk_cache_only(tape);
     ftmem__cache_clear(tape);
     if (probe && probe->event == FTMEM__EVENT_RELEASED) probe->capture(probe->context, tape, FTMEM__OP_END);
+    e->stream_kept = low.made && tape->stores[x.store].refs > 1 && x.node >= 0;
     ftmem__drop(tape, x);
     for (i = 0; i < 2 && p.has_tables; i++) ftmem__drop(tape, p.tables[i]);
+    walk_drop_made(&low);
     e->kept_bytes = tape->live - base;
-    if (result) *result = x;
+    if (result) {
+        result->low = low;
+        result->out = x;
+    }
     return f;
 }
 
 /* Backward from a stream whose forward has just been recorded on the tape; nothing else of it is held any more. */
-static ftmem__figure walk_embed_backward_from(ftmem__walk *walk, ftmem__ends *ends, ftmem__var x, const walk_probe *probe)
+static ftmem__figure walk_embed_backward_from(ftmem__walk *walk, ftmem__ends *ends, walk_run run, const walk_probe *probe)
 {
     ftmem__tape *tape = &walk->tape;
+    ftmem__var x = run.out, side = run.low.made ? run.low.side[FTMEM__SIDE_LAYERS] : x;
+    bool made = run.low.made && side.grad;
     ftmem__figure f;
     int64_t base;
-    int16_t g;
+    int16_t g = -1, of_side = -1;
     tape->birth = FTMEM_CLASS_TEMPORARY;
     tape->backward = true;
     walk_listen(tape, probe);
-    g = ftmem__alloc(tape, FTMEM__OP_GRADIENT, x.n, x.cols, x.dtype, FTMEM_CLASS_TEMPORARY);
+    if (x.grad) g = ftmem__alloc(tape, FTMEM__OP_GRADIENT, x.n, x.cols, x.dtype, FTMEM_CLASS_TEMPORARY);
+    if (made) of_side = ftmem__alloc(tape, FTMEM__OP_GRADIENT, side.n, side.cols, side.dtype, FTMEM_CLASS_TEMPORARY);
     base = tape->live;
     ftmem__tape_mark(tape);
-    ftmem__backward(tape, x, g);
+    if (made && x.grad) ftmem__deliver(tape, side, of_side);
+    ftmem__backward(tape, x.grad ? x : side, x.grad ? g : of_side);
     f = walk_figure(tape, base);
     ends->update_peak = tape->update_peak - base;
     walk_end(walk, probe);
@@ -725,18 +875,23 @@ static ftmem__figure walk_embed_backward(ftmem__walk *walk, int32_t stack, int32
     ftmem__low low = walk_low(walk, stack, NULL, pass);
     ftmem__tape *tape = &walk->tape;
     ftmem__prologue p;
+    walk_run run;
     ftmem__var x;
     int32_t i;
     walk_start(walk, NULL, pass, NULL);
     walk_give(walk, stack, walk_source(walk, stack), pass, &low);
     walk_take_words(walk, pass, &low);
     x = ftmem__low_embed(&low, &p);
+    walk_mark_made(&low);
+    walk_drop_made(&low);
     for (i = 0; i < p.held_count; i++) ftmem__drop(tape, p.held[i]);
     for (i = 0; i < p.mask_count; i++) ftmem__drop(tape, p.masks[i]);
     for (i = 0; i < 2 && p.has_tables; i++) ftmem__drop(tape, p.tables[i]);
     ftmem__cache_clear(tape);
     ftmem__drop(tape, x);
-    return walk_embed_backward_from(walk, &walk->stack[stack].embed, x, probe);
+    run.low = low;
+    run.out = x;
+    return walk_embed_backward_from(walk, &walk->stack[stack].embed, run, probe);
 }
 
 /* ----------------------------------------------------------------------------------------- words before a tower */
@@ -767,11 +922,11 @@ static ftmem__figure walk_words_forward(ftmem__walk *walk, int32_t pass, const w
 
 static ftmem__figure walk_words_backward(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
 {
-    ftmem__var x;
-    (void)walk_words_forward(walk, pass, NULL, &x);
+    walk_run run = { 0 };
+    (void)walk_words_forward(walk, pass, NULL, &run.out);
     ftmem__cache_clear(&walk->tape);
-    ftmem__drop(&walk->tape, x);
-    return walk_embed_backward_from(walk, &walk->words, x, probe);
+    ftmem__drop(&walk->tape, run.out);
+    return walk_embed_backward_from(walk, &walk->words, run, probe);
 }
 
 static void walk_words(ftmem__walk *walk)
@@ -791,9 +946,15 @@ static void walk_words(ftmem__walk *walk)
 
 /* ------------------------------------------------------------------------------------------------ head and loss */
 
-static bool walk_has_logits(const ftmem_job *job)
+/* The model's forward is over before there is a loss: its names go, and with autocast's context the copies of weights. */
+static ftmem__var walk_head_returns(ftmem__low *low, ftmem__var logits, ftmem__var *normed, ftmem__var *pooled)
 {
-    return job->loss != FTMEM_LOSS_FUSED && job->loss != FTMEM_LOSS_CHUNKED && job->loss != FTMEM_LOSS_SPLIT;
+    if (low->has_scaled) ftmem__drop(low->tape, low->scaled);
+    ftmem__drop(low->tape, *pooled);
+    ftmem__drop(low->tape, *normed);
+    normed->store = pooled->store = -1;
+    ftmem__cache_clear(low->tape);
+    return ftmem__low_outputs(low, logits);
 }
 
 /* Everything after the blocks. Three parts: the final norm; the base model returns; the head; the loss. */
@@ -809,7 +970,9 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
     ftmem__drop(tape, x);
     if (ends && low->training) ends->norm_peak = tape->peak - base;
     logits.store = -1;
-    if (walk_has_logits(job)) logits = ftmem__low_logits(low, pooled);
+    if (ftmem__whole_logits(job)) logits = ftmem__low_logits(low, pooled);
+    if (job->loss == FTMEM_LOSS_TILES) logits = ftmem__low_tiles(low, pooled);
+    if (ftmem__loss_apart(job)) logits = walk_head_returns(low, logits, normed, &pooled);
     if (ends) {
         ends->pass[low->training ? FTMEM__PASS_FORWARD : FTMEM__PASS_EVAL] = walk_figure(tape, base);
         if (low->training) ends->flops_forward = tape->flops;
@@ -825,9 +988,9 @@ static ftmem__var walk_head_run(ftmem__walk *walk, ftmem__low *low, ftmem__var x
         loss = ftmem__apply(tape, FTMEM__OP_NLL, normed, 1, 1, 1, FTMEM_FP32); /* stands for the chunks' graph */
     } else {
         loss = ftmem__low_loss(low, logits);
-        logits = ftmem__low_outputs(low, logits);
+        if (!ftmem__loss_apart(job)) logits = ftmem__low_outputs(low, logits);
     }
-    if (low->has_scaled) ftmem__drop(tape, low->scaled);
+    if (low->has_scaled && !ftmem__loss_apart(job)) ftmem__drop(tape, low->scaled);
     if (!held) ftmem__drop(tape, logits);
     if (ends && held) ends->logits_bytes = tape->stores[logits.store].bytes;
     ftmem__drop(tape, pooled);
@@ -925,12 +1088,12 @@ static void walk_head(ftmem__walk *walk, uint8_t dtype, bool grad)
     ftmem__var result[2];
     walk->params.segment = ftmem__walk_head(walk);
     walk_head_forward(walk, FTMEM__PASS_FORWARD, dtype, grad, NULL, result);
-    if (head->out_grad) {
+    if (walk_returns(walk, head->out_grad)) {
         walk->tape.note = &walk->head_note;
         head->pass[FTMEM__PASS_BACKWARD] = walk_loss_backward(walk, &low, result[0], result[1], NULL);
         head->flops_backward = walk->tape.flops;
     }
-    if (head->out_grad && job->accumulation > 1)
+    if (walk_returns(walk, head->out_grad) && job->accumulation > 1)
         head->pass[FTMEM__PASS_BACKWARD_LATER] =
             walk->tape.later.differs ? walk_head_backward(walk, FTMEM__PASS_BACKWARD_LATER, dtype, grad, NULL) : walk_later(&walk->tape);
     if (job->eval == FTMEM_ON) walk_head_forward(walk, FTMEM__PASS_EVAL, dtype, false, NULL, NULL);
@@ -961,7 +1124,7 @@ static ftmem__figure walk_bridge_forward(ftmem__walk *walk, int32_t stack, int32
         ends->cache_bytes = walk_cache_only(tape);
         ends->outputs_bytes = walk_attributes(tape);
     }
-    if (!probe) walk_record_side(&walk->stack[stack + 1].side[FTMEM__SIDE_SOURCE], tape, run.out, pass);
+    if (!probe) walk_record_side(&walk->stack[stack + 1].side[FTMEM__SIDE_SOURCE], tape, run.out, pass, false);
     tape->stores[run.out.store].side = true;
     walk_end(walk, probe);
     if (result) *result = run;
@@ -982,14 +1145,152 @@ static void walk_bridge(ftmem__walk *walk, int32_t stack, const walk_stream *in)
     walk_run run;
     walk->params.segment = ftmem__segment_end(stack);
     ends->pass[FTMEM__PASS_FORWARD] = walk_bridge_forward(walk, stack, FTMEM__PASS_FORWARD, in, NULL, &run);
-    if (ends->out_grad) {
+    if (walk_returns(walk, ends->out_grad)) {
         ends->pass[FTMEM__PASS_BACKWARD] = walk_backward_from(walk, NULL, run, NULL);
         ends->flops_backward = walk->tape.flops;
     }
-    if (ends->out_grad && job->accumulation > 1)
+    if (walk_returns(walk, ends->out_grad) && job->accumulation > 1)
         ends->pass[FTMEM__PASS_BACKWARD_LATER] =
             walk->tape.later.differs ? walk_bridge_backward(walk, stack, FTMEM__PASS_BACKWARD_LATER, in, NULL) : walk_later(&walk->tape);
     if (job->eval == FTMEM_ON) ends->pass[FTMEM__PASS_EVAL] = walk_bridge_forward(walk, stack, FTMEM__PASS_EVAL, in, NULL, NULL);
+}
+
+/* ------------------------------------------------------------------------------------- features of other blocks */
+
+/* Between a block and the next one of the tower; the stream goes on as it is. */
+static ftmem__figure walk_tap_forward(ftmem__walk *walk, int32_t pass, const walk_probe *probe, walk_run *result)
+{
+    ftmem__tape *tape = &walk->tape;
+    ftmem__ends *tap = &walk->tap;
+    walk_run run;
+    ftmem__var x;
+    int64_t base;
+    run.low = walk_low(walk, 0, NULL, pass);
+    walk_start(walk, NULL, pass, probe);
+    x = ftmem__input(tape, run.low.tokens * run.low.shape->h, run.low.shape->h, walk->tap_in.dtype, walk->tap_in.grad && pass != FTMEM__PASS_EVAL);
+    base = tape->live;
+    ftmem__tape_mark(tape);
+    if (pass == FTMEM__PASS_FORWARD && !probe) run.low.params = &walk->params;
+    run.out = ftmem__low_tap(&run.low, x);
+    if (pass == FTMEM__PASS_FORWARD) {
+        tap->flops_forward = tape->flops;
+        tap->out_grad = run.out.grad;
+        tap->out_dtype = (uint8_t)run.out.dtype;
+        tap->cache_bytes = walk_cache_only(tape);
+        tap->outputs_bytes = walk_attributes(tape);
+        tap->in_kept = tape->stores[x.store].refs > 1;
+        if (!ftmem__holds_outputs(walk->shape.job)) tap->cache_bytes += tape->stores[run.out.store].bytes;
+    }
+    tape->result = x.store;
+    walk_end(walk, probe);
+    if (result) *result = run;
+    return walk_figure(tape, base);
+}
+
+/* Its gradient is there, and the stream's, to which it adds its own. */
+static ftmem__figure walk_tap_backward(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
+{
+    ftmem__tape *tape = &walk->tape;
+    walk_run run;
+    ftmem__figure f;
+    int64_t base;
+    int16_t g;
+    (void)walk_tap_forward(walk, pass, NULL, &run);
+    ftmem__cache_clear(tape);
+    ftmem__drop(tape, run.out);
+    ftmem__release(tape, tape->input);
+    walk_listen(tape, probe);
+    tape->birth = FTMEM_CLASS_TEMPORARY;
+    tape->backward = true;
+    if (walk->tap_in.grad)
+        tape->grad_in =
+            ftmem__alloc(tape, FTMEM__OP_GRADIENT, run.low.tokens * run.low.shape->h, (int32_t)run.low.shape->h, walk->tap_in.dtype, FTMEM_CLASS_TEMPORARY);
+    g = ftmem__alloc(tape, FTMEM__OP_GRADIENT, run.out.n, run.out.cols, run.out.dtype, FTMEM_CLASS_TEMPORARY);
+    base = tape->live;
+    ftmem__tape_mark(tape);
+    ftmem__backward(tape, run.out, g);
+    f = walk_figure(tape, base);
+    walk_end(walk, probe);
+    return f;
+}
+
+/* The parameters stand for those of all taps. */
+static void walk_tap(ftmem__walk *walk, const walk_stream *in)
+{
+    const ftmem_job *job = walk->shape.job;
+    ftmem__ends *tap = &walk->tap;
+    int32_t i = walk->params.count;
+    memset(tap, 0, sizeof *tap);
+    walk->tap_in.grad = in->grad;
+    walk->tap_in.dtype = in->dtype;
+    walk->params.segment = FTMEM__SEGMENT_TAP;
+    tap->pass[FTMEM__PASS_FORWARD] = walk_tap_forward(walk, FTMEM__PASS_FORWARD, NULL, NULL);
+    for (; i < walk->params.count; i++) {
+        walk->params.at[i].outside = true;
+        walk->params.at[i].copies = walk->earlier.taps;
+    }
+    if (tap->out_grad) {
+        tap->pass[FTMEM__PASS_BACKWARD] = walk_tap_backward(walk, FTMEM__PASS_BACKWARD, NULL);
+        tap->flops_backward = walk->tape.flops;
+        if (job->accumulation > 1) tap->pass[FTMEM__PASS_BACKWARD_LATER] = walk_tap_backward(walk, FTMEM__PASS_BACKWARD_LATER, NULL);
+    }
+    if (job->eval == FTMEM_ON) tap->pass[FTMEM__PASS_EVAL] = walk_tap_forward(walk, FTMEM__PASS_EVAL, NULL, NULL);
+}
+
+/* After one of the text model's first blocks; the block's output keeps a name until the next one has returned. */
+static ftmem__figure walk_deep_forward(ftmem__walk *walk, int32_t pass, const walk_probe *probe, walk_run *result)
+{
+    ftmem__tape *tape = &walk->tape;
+    const ftmem__side *source = &walk->stack[walk->stacks - 1].side[FTMEM__SIDE_SOURCE];
+    bool eval = pass == FTMEM__PASS_EVAL;
+    walk_run run;
+    ftmem__var x, features;
+    int64_t base;
+    run.low = walk_low(walk, walk->stacks - 1, NULL, pass);
+    walk_start(walk, NULL, pass, probe);
+    x = ftmem__input(tape, run.low.tokens * run.low.shape->h, run.low.shape->h, walk->deep_in.dtype, walk->deep_in.grad && !eval);
+    features = ftmem__side_input(tape, FTMEM__SIDE_SOURCE, source->n[eval], source->cols, walk->tap.out_dtype, walk->tap.out_grad && !eval);
+    base = tape->live;
+    ftmem__tape_mark(tape);
+    run.out = ftmem__low_deepstack(&run.low, x, features);
+    if (pass == FTMEM__PASS_FORWARD) walk->deep.out_grad = run.out.grad;
+    tape->result = run.out.store;
+    walk_end(walk, probe);
+    if (result) *result = run;
+    return walk_figure(tape, base);
+}
+
+static ftmem__figure walk_deep_backward(ftmem__walk *walk, int32_t pass, const walk_probe *probe)
+{
+    walk_run run;
+    (void)walk_deep_forward(walk, pass, NULL, &run);
+    ftmem__release(&walk->tape, walk->tape.input);
+    return walk_backward_from(walk, NULL, run, probe);
+}
+
+static void walk_deep(ftmem__walk *walk, const walk_stream *in)
+{
+    const ftmem_job *job = walk->shape.job;
+    ftmem__ends *deep = &walk->deep;
+    memset(deep, 0, sizeof *deep);
+    walk->deep_in.grad = in->grad;
+    walk->deep_in.dtype = in->dtype;
+    deep->pass[FTMEM__PASS_FORWARD] = walk_deep_forward(walk, FTMEM__PASS_FORWARD, NULL, NULL);
+    if (deep->out_grad) deep->pass[FTMEM__PASS_BACKWARD] = deep->pass[FTMEM__PASS_BACKWARD_LATER] = walk_deep_backward(walk, FTMEM__PASS_BACKWARD, NULL);
+    if (job->eval == FTMEM_ON) deep->pass[FTMEM__PASS_EVAL] = walk_deep_forward(walk, FTMEM__PASS_EVAL, NULL, NULL);
+}
+
+/* What follows a block that is tapped, or to which features are added; walked the first time. */
+static void walk_after(ftmem__walk *walk, int32_t stack, int64_t layer, walk_stream *stream)
+{
+    const ftmem__shape *shape = walk->stack[stack].shape;
+    if (!shape->taps || !ftmem__shape_tapped(shape, layer)) return;
+    if (shape->tower) {
+        if (layer == shape->tap_first) walk_tap(walk, stream);
+        return;
+    }
+    if (layer == 0) walk_deep(walk, stream);
+    stream->grad = stream->grad || walk->deep.out_grad;
 }
 
 /* --------------------------------------------------------------------------------------------------------- whole */
@@ -1004,9 +1305,11 @@ static ftmem_status walk_blocks(ftmem__walk *walk, int32_t stack, walk_stream *s
         kind = walk_layer(walk, stack, i, kind, in);
         if (!kind) return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layer_kind", i, "More than 12 different kinds of block are not modelled.");
         kind->layers++;
+        walk->kind[kind->like].alike++;
         of_layer[i] = (uint8_t)(kind - walk->kind);
         in.grad = kind->out_grad;
         in.dtype = kind->out_dtype;
+        walk_after(walk, stack, i, &in);
         if (!kind->unread) *stream = in;
     }
     return FTMEM_OK;
@@ -1017,17 +1320,19 @@ static walk_stream walk_embed(ftmem__walk *walk, int32_t stack)
     const ftmem_job *job = walk->shape.job;
     ftmem__ends *embed = &walk->stack[stack].embed;
     walk_stream stream;
-    ftmem__var x;
+    walk_run run;
+    bool back;
     walk->params.segment = ftmem__segment_embed(stack);
-    embed->pass[FTMEM__PASS_FORWARD] = walk_embed_forward(walk, stack, FTMEM__PASS_FORWARD, NULL, &x);
+    embed->pass[FTMEM__PASS_FORWARD] = walk_embed_forward(walk, stack, FTMEM__PASS_FORWARD, NULL, &run);
     embed->flops_forward = walk->tape.flops;
     stream.grad = embed->out_grad;
     stream.dtype = embed->out_dtype;
-    if (stream.grad) {
-        embed->pass[FTMEM__PASS_BACKWARD] = walk_embed_backward_from(walk, embed, x, NULL);
+    back = embed->back = walk_returns(walk, stream.grad || (run.low.made && run.low.side[FTMEM__SIDE_LAYERS].grad));
+    if (back) {
+        embed->pass[FTMEM__PASS_BACKWARD] = walk_embed_backward_from(walk, embed, run, NULL);
         embed->flops_backward = walk->tape.flops;
     }
-    if (stream.grad && job->accumulation > 1)
+    if (back && job->accumulation > 1)
         embed->pass[FTMEM__PASS_BACKWARD_LATER] =
             walk->tape.later.differs ? walk_embed_backward(walk, stack, FTMEM__PASS_BACKWARD_LATER, NULL) : walk_later(&walk->tape);
     if (job->eval == FTMEM_ON) embed->pass[FTMEM__PASS_EVAL] = walk_embed_forward(walk, stack, FTMEM__PASS_EVAL, NULL, NULL);
@@ -1097,6 +1402,12 @@ void ftmem__walk_again(ftmem__walk *walk, int32_t segment, int32_t pass, int32_t
     if (segment == FTMEM__SEGMENT_WORDS) {
         if (backward) walk_words_backward(walk, pass, &probe);
         else walk_words_forward(walk, pass, &probe, NULL);
+    } else if (segment == FTMEM__SEGMENT_TAP) {
+        if (backward) walk_tap_backward(walk, pass, &probe);
+        else walk_tap_forward(walk, pass, &probe, NULL);
+    } else if (segment == FTMEM__SEGMENT_DEEP) {
+        if (backward) walk_deep_backward(walk, pass, &probe);
+        else walk_deep_forward(walk, pass, &probe, NULL);
     } else if (ftmem__segment_is_embed(segment)) {
         if (backward) walk_embed_backward(walk, stack, pass, &probe);
         else walk_embed_forward(walk, stack, pass, &probe, NULL);

@@ -27,6 +27,8 @@ static inline int32_t ftmem__segment_end(int32_t stack)
 }
 /* The token embedding by itself, where a vision tower runs between it and the rest of its stack's embedding. */
 enum { FTMEM__SEGMENT_WORDS = -1 - 2 * FTMEM__MAX_STACKS };
+/* What stands after some blocks: features of a tower's, and where they are added in the text model. */
+enum { FTMEM__SEGMENT_TAP = -2 - 2 * FTMEM__MAX_STACKS, FTMEM__SEGMENT_DEEP = -4 - 2 * FTMEM__MAX_STACKS };
 static inline bool ftmem__segment_is_embed(int32_t segment)
 {
     return segment < 0 && segment % 2 != 0;
@@ -42,17 +44,24 @@ typedef struct ftmem__kind {
     uint8_t kind; /* ftmem__shape_layer_kind */
     uint8_t stack;
     uint8_t given, made; /* sides that it reads and makes */
+    uint8_t fresh;       /* sides that no block after this one reads: their gradient is yet to come */
+    bool cut;            /* a reentrant checkpoint over an input without a gradient: nothing in it gets one */
     uint8_t unread;      /* nobody reads its output: 1 the first such block, whose input the outputs hold, 2 a later one */
     uint8_t freed;       /* of those given: this backward is the last reader's, and frees what its graph keeps */
     bool first, last;    /* of a stack whose blocks share sides: the first makes them, the last has no gradient of them yet */
+    bool leaf_held;      /* its input's gradient lives on with what it has stored */
     bool trained, adapted, recomputed, in_grad, out_grad, in_kept;
     uint8_t in_dtype, out_dtype;
     int64_t in_bytes, born_bytes, cache_bytes; /* born: kept by autograd, counted as born in this block */
+    int64_t eval_cache_bytes;                  /* of autocast's copies after evaluation */
     int64_t leaf_bytes;                        /* of gradients of parameters that a backward leaves */
     int64_t attribute_bytes;                   /* of those, held by nodes to the end of the whole backward */
+    int64_t bound_bytes;                       /* what its recomputation has left with the keys and values it has stored */
     int64_t outputs_bytes;                     /* arguments of a checkpoint that live as long as the outputs */
     double flops_forward, flops_backward;
     int64_t layers;                /* how many blocks are of this kind */
+    int32_t like;                  /* the first kind with the same parameters, which are declared there */
+    int64_t alike;                 /* of that: how many blocks have them */
     int32_t kept_from, kept_count; /* in ftmem__walk.kept; count -1: no room */
     ftmem__figure pass[FTMEM__PASS_END];
 } ftmem__kind;
@@ -67,8 +76,11 @@ typedef struct ftmem__ends { /* embedding or end */
     int64_t mask_bytes, held_bytes, kept_bytes, cache_bytes, logits_bytes, table_bytes;
     int64_t update_peak; /* embedding: the highest moment of its update in backward */
     int64_t norm_peak;   /* head: while the base model's frame is still there */
+    int64_t eval_cache_bytes;
     double flops_forward, flops_backward;
     bool out_grad, in_kept;
+    bool stream_kept; /* embedding: its own graph keeps the stream as well */
+    bool back;        /* embedding: it has a backward */
     uint8_t out_dtype;
     int64_t outputs_bytes;      /* what the outputs hold of an end */
     bool leaf;                  /* words: they are one */
@@ -94,6 +106,7 @@ typedef struct ftmem__stack {
 
 typedef struct ftmem__walk {
     ftmem__shape shape;   /* of the last stack, which has the head, and of the job */
+    ftmem__shape own;     /* scratch: of the block that is walked, where kinds have shapes of their own */
     ftmem__shape earlier; /* of the stack before it, where there is one */
     ftmem__params params;
     ftmem__kind kind[FTMEM__MAX_KINDS];
@@ -101,8 +114,12 @@ typedef struct ftmem__walk {
     ftmem__stack stack[FTMEM__MAX_STACKS]; /* in time */
     ftmem__store kept[FTMEM__MAX_KEPT];    /* what the first kinds of block leave alive after forward, for the report */
     int32_t kept_count;
-    ftmem__note head_note;         /* of the head's backward, where the peak mostly is */
-    ftmem__ends words;             /* of FTMEM__SEGMENT_WORDS */
+    ftmem__note head_note;        /* of the head's backward, where the peak mostly is */
+    ftmem__ends words, tap, deep; /* of FTMEM__SEGMENT_WORDS and others */
+    struct {
+        bool grad;
+        uint8_t dtype;
+    } tap_in, deep_in;             /* the stream there */
     ftmem__var side[FTMEM__SIDES]; /* scratch, used by one segment at a time; so are the word and the tape */
     ftmem__var word;
     ftmem__tape tape;
@@ -119,7 +136,8 @@ static inline int32_t ftmem__walk_head(const ftmem__walk *walk) /* the segment *
 }
 static inline int32_t ftmem__walk_stack_of(const ftmem__walk *walk, int32_t segment)
 {
-    if (segment == FTMEM__SEGMENT_WORDS) return walk->stacks - 1;
+    if (segment == FTMEM__SEGMENT_WORDS || segment == FTMEM__SEGMENT_DEEP) return walk->stacks - 1;
+    if (segment == FTMEM__SEGMENT_TAP) return 0;
     return segment < 0 ? (-1 - segment) / 2 : walk->kind[segment].stack;
 }
 

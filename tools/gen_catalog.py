@@ -163,6 +163,26 @@ def known_keys(config, defaults, prefix=""):
     return found
 
 
+# Models of text and more that are in the catalog whole: the class of each part.
+PARTS = {"gemma4": {"text_config": "gemma4_text", "vision_config": "gemma4_vision", "audio_config": "gemma4_audio"},
+         "llama4": {"text_config": "llama4_text"},
+         "kimi_k25": {"text_config": "deepseek_v3", "vision_config": "kimi_k25_vision"},
+         "qwen3_vl": {"text_config": "qwen3_vl_text", "vision_config": "qwen3_vl_vision"},
+         "qwen3_vl_moe": {"text_config": "qwen3_vl_moe_text", "vision_config": "qwen3_vl_vision"}}
+
+
+def part_keys(config, classes):
+    """The entries of the parts of such a model."""
+    found = {}
+    for part, typ in PARTS[config["model_type"]].items():
+        if config.get(part):
+            found[f"{part}.model_type"] = typ
+        for key, value in (config.get(part) or {}).items():
+            if key in classes[typ][0]:
+                found[f"{part}.{key}"] = value
+    return found
+
+
 def import_configs(folder, as_of):
     classes = load_types()
     rows = []
@@ -170,11 +190,14 @@ def import_configs(folder, as_of):
         config = json.loads(path.read_text(encoding="utf-8"))
         typ = config.get("model_type")
         defaults = classes.get("gemma3_text" if typ == "gemma3" else typ)
-        if not defaults:
+        if typ in PARTS:
+            kept = {"model_type": typ, "tie_word_embeddings": config.get("tie_word_embeddings", True)} | part_keys(config, classes)
+        elif not defaults:
             continue
-        kept = {"model_type": typ} | known_keys(config, defaults)
+        else:
+            kept = {"model_type": typ} | known_keys(config, defaults)
         for part, key in (("quantization_config", "quant_method"), ("vision_config", "model_type")):
-            if part in config:
+            if part in config and f"{part}.{key}" not in kept:
                 kept[f"{part}.{key}"] = config[part].get(key, "unknown")
         rows.append((path.stem.replace("__", "/", 1), json.dumps(kept, separators=(",", ":")), "its config.json, see models.csv", as_of))
     with open(DATA / "model_configs.csv", "w", newline="", encoding="utf-8") as file:
@@ -278,6 +301,9 @@ def refused(config, classes):
     stored = config.get("quantization_config.quant_method", "fp8")
     if stored not in NOT_TRAINED or "vision_config.model_type" in config and config["model_type"] == "gemma3":
         return True
+    if config["model_type"] in PARTS:
+        part = list(PARTS[config["model_type"]])[-1]
+        return config["model_type"] != "gemma4" and not any(key.startswith(part + ".") for key in config)  # Gemma 4 comes without towers too
     values = classes.get(config["model_type"], ({},))[0]
     if not any(key in values for key in MOE_KEYS) and any(config.get(key) for key in MOE_KEYS):
         return True
@@ -288,12 +314,16 @@ def refused(config, classes):
     return config.get("do_layer_norm_before") is False or bool(config.get("attn_config.clip_qkv"))
 
 
+def part_defaults(typ, classes):
+    return {f"{part}.{key}": value for part, of in PARTS[typ].items() for key, value in classes[of][0].items()}
+
+
 def entries_of(config, values):
     """Key and value by turns, without what the class assumes anyway."""
     parts = ["model_type", config["model_type"]]
     for key, value in config.items():
         default = values.get(key)
-        if key == "layer_types" and isinstance(value, list):
+        if key.endswith("layer_types") and key != "mlp_layer_types" and isinstance(value, list):
             if default and (kinds := cycle_of(default)) and value == [kinds[i % len(kinds)] for i in range(len(value))]:
                 continue
             if default and "use_sliding_window" in default and set(value) == {"full_attention"}:
@@ -337,7 +367,7 @@ def load_models():
 def model_rows(models, classes, common):
     for name, config in models:
         typ = "gemma3_text" if config["model_type"] == "gemma3" else config["model_type"]
-        parts = entries_of(config, classes.get(typ, ({}, {}))[0])
+        parts = entries_of(config, part_defaults(typ, classes) if typ in PARTS else classes.get(typ, ({}, {}))[0])
         yield f"    {packed([name])} {entries(parts, common)},\n"
 
 

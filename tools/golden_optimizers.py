@@ -135,11 +135,11 @@ def split(matrices, others):
     return make
 
 
-def grouped(cls, **options):
+def grouped(cls, fixed, **options):
     def make(params):
         m, v = [p for p in params if p.dim() == 2], [p for p in params if p.dim() != 2]
         groups = [{"params": v}] * bool(v) + [{"params": m, **LOW_RANK, **options}] * bool(m)
-        return [cls(groups, lr=1e-3, no_deprecation_warning=True)]
+        return [cls(groups, lr=1e-3, **fixed)]
     return make
 
 
@@ -173,11 +173,24 @@ def bitsandbytes_rows():
         yield name, "bitsandbytes", alone(cls), {"first": False, "later": False}
 
 
+def stable_adamw():
+    """With its Triton kernels, as it chooses on a GPU; states alone."""
+    from optimi import StableAdamW
+
+    class Triton(StableAdamW):
+        def step(self):
+            for group in self.param_groups:
+                group["triton"] = True
+                for p in group["params"]:
+                    self._init_state(group, self.state[p], p)
+    return Triton
+
+
 def package_rows():
     from anyprecision_optimizer import AnyPrecisionAdamW
     from apollo_torch import APOLLOAdamW, random_projector
     from came_pytorch import CAME
-    from galore_torch import GaLoreAdamW
+    from galore_torch import GaLoreAdafactor, GaLoreAdamW
     from grokadamw import GrokAdamW
     from lion_pytorch import Lion
     from optimi import AdamW
@@ -186,16 +199,18 @@ def package_rows():
     from torchao import optim as ao
     random_projector.stable_randn = lambda shape, seed, device=None, dtype=None: torch.randn(shape, device=device, dtype=dtype)
     AnyPrecisionAdamW.verify_bfloat_support = lambda self: (True, True)
-    b = torch.bfloat16
+    b, quiet = torch.bfloat16, {"no_deprecation_warning": True}
     yield "adamw_anyprecision", "torchdistx 9c1b9f5", alone(AnyPrecisionAdamW, variance_dtype=torch.float32), {}
     yield ("adamw_anyprecision_kahan", "torchdistx 9c1b9f5",
            alone(AnyPrecisionAdamW, momentum_dtype=b, variance_dtype=b, compensation_buffer_dtype=b, use_kahan_summation=True), {"dtypes": ("bf16",)})
-    yield "galore_adamw", "galore-torch", grouped(GaLoreAdamW, scale=0.25), {}
-    yield "apollo_adamw", "apollo-torch", grouped(APOLLOAdamW, scale=1.0, proj="random", scale_type="channel"), {"first": False}
+    yield "galore_adamw", "galore-torch", grouped(GaLoreAdamW, quiet, scale=0.25), {}
+    yield "galore_adafactor", "galore-torch", grouped(GaLoreAdafactor, {"scale_parameter": False, "relative_step": False}, scale=0.25), {}
+    yield "apollo_adamw", "apollo-torch", grouped(APOLLOAdamW, quiet, scale=1.0, proj="random", scale_type="channel"), {"first": False}
     yield "came", "came-pytorch", alone(CAME, lr=1e-3), {}
     yield "grokadamw", "grokadamw", alone(GrokAdamW), {}
     yield "lion_pytorch", "lion-pytorch", alone(Lion), {}
     yield "optimi_adamw", "torch-optimi", alone(AdamW, lr=1e-3, foreach=False, triton=False), {}
+    yield "stable_adamw", "torch-optimi", alone(stable_adamw(), lr=1e-3), {"first": False, "later": False}
     yield "schedule_free_adamw", "schedulefree", alone(AdamWScheduleFree, foreach=True), {}
     yield "schedule_free_radam", "schedulefree", alone(RAdamScheduleFree, foreach=True), {"first": False}
     yield "schedule_free_sgd", "schedulefree", alone(SGDScheduleFree, foreach=True), {}

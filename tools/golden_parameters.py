@@ -54,14 +54,14 @@ from transformers.pytorch_utils import Conv1D
 TYPES = (
     "llama mistral qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 gpt2 gpt_neox gptj opt bloom mpt falcon starcoder2 "
     "gpt_bigcode olmo olmo2 olmo3 smollm3 granite stablelm cohere cohere2 mixtral qwen3_moe deepseek_v2 deepseek_v3 glm4_moe "
-    "minimax_m2 olmoe minicpm3 deepseek_v32 glm_moe_dsa mimo_v2_flash qwen2_moe gpt_oss ministral3 nemotron_h "
-    "qwen3_next qwen3_5_text qwen3_5_moe_text"
+    "minimax_m2 olmoe minicpm3 deepseek_v32 glm_moe_dsa mimo_v2_flash qwen2_moe gpt_oss ministral3 nemotron_h granitemoehybrid bamba mamba2 "
+    "qwen3_next qwen3_5_text qwen3_5_moe_text dots1 flex_olmo granitemoe glm4_moe_lite ernie4_5_moe llama4_text"
 ).split()
 
 # Out of scope: mixtures of experts, hybrids, encoders, encoder-decoders, vision, code that transformers does not have.
 OTHER_TYPES = (
     "llama4 bert t5 clip vit llava mllama "
-    "qwen3_vl gemma4 phi-msft minicpm"
+    "qwen3_vl phi-msft minicpm"
 ).split()
 
 # Counted with another head than a causal one: the class that builds it, and what the library calls the task ("": its default).
@@ -71,7 +71,8 @@ OTHER_HEADS = {
     "vit": ("AutoModelForImageClassification", ""),
     "llava": ("AutoModelForImageTextToText", ""), "gemma3": ("AutoModelForImageTextToText", ""),
     "mistral3": ("AutoModelForImageTextToText", ""), "qwen2_5_vl": ("AutoModelForImageTextToText", ""),
-    "qwen3_vl": ("AutoModelForImageTextToText", ""), "qwen3_vl_moe": ("AutoModelForImageTextToText", ""),
+    "gemma4": ("AutoModelForImageTextToText", ""), "gemma4_text": ("AutoModelForCausalLM", ""),
+    "qwen3_vl": ("AutoModelForImageTextToText", ""), "qwen3_vl_moe": ("AutoModelForImageTextToText", ""), "kimi_k25": ("AutoModelForImageTextToText", ""),
     "qwen3_5": ("AutoModelForImageTextToText", ""), "qwen3_5_moe": ("AutoModelForImageTextToText", ""),
 }
 MORE_HEADS = {"AutoModelForSequenceClassification": "classify", "AutoModelForTokenClassification": "token_classify"}
@@ -91,6 +92,7 @@ OTHER_MADE = {
 # Configs that no file covers: classes without a real config here, and branches that change the shape.
 # The first of each type is what its class makes of an empty config.
 MADE = {f"default-{typ}": {"model_type": typ} for typ in TYPES} | {
+    "default-dots1": {"model_type": "dots1", "n_routed_experts": 128, "num_experts_per_tok": 6, "n_shared_experts": 2},    # nor for these
     "default-glm4_moe": {"model_type": "glm4_moe", "head_dim": 128},                   # the class would cut 96 heads of 4096 off at 42
     "default-deepseek_v2": {"model_type": "deepseek_v2", "num_experts_per_tok": 6},    # the class has no default for it
     "default-glm4_moe": {"model_type": "glm4_moe", "head_dim": 128},    # 96 heads do not divide its 4096
@@ -214,6 +216,8 @@ def blocks_of(model):
 
 
 def trainable_with_lora(model):
+    if model.config.model_type == "llama4_text":    # the adapted router, a linear that returns a tuple, fails in its forward
+        return ""
     lora = peft.LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM")
     try:
         with torch.device("meta"):
@@ -260,6 +264,8 @@ def describe(module):
     if isinstance(module, nn.Embedding):
         return cls, *weight.shape, bias
     if "Norm" in cls and not list(module.children()):
+        if weight is None and not hasattr(module, "normalized_shape"):    # Llama4TextL2Norm
+            return None
         size = weight.shape[-1] if weight is not None else module.normalized_shape[-1]
         return cls, size, weight.numel() if weight is not None else 0, bias
     return None
@@ -351,12 +357,12 @@ def default_rows(typ):
             value = "=" + DERIVED[key]
         elif key == "layer_types" and set(cls().layer_types) == {"indexed_attention"}:    # of the cache: all layers are alike
             continue
-        elif key == "layer_types" and typ == "qwen2_moe":    # its windows are refused
+        elif key == "layer_types" and typ in ("qwen2_moe", "llama4_text"):    # windows are refused; chunks follow from no_rope_layers
             continue
         elif key == "layer_types":
             value = layer_pattern(typ)
         elif key == "no_rope_layers":
-            assert resolved(typ, key, no_rope_layer_interval=3) == [int((i + 1) % 3 != 0) for i in range(36)]
+            assert resolved(typ, key, no_rope_layer_interval=3) == [int((i + 1) % 3 != 0) for i in range(cls().num_hidden_layers)]
             value = "=(layer+1)%no_rope_layer_interval!=0"
         rows.append((key, text(value)))
     if typ in UNDECLARED_HEAD_DIM:
@@ -365,6 +371,9 @@ def default_rows(typ):
     if typ in ROTARY_KEY:
         assert resolved(typ, "rope_parameters", **{ROTARY_KEY[typ]: 0.125})["partial_rotary_factor"] == 0.125
         rows.append((ROTARY_KEY[typ], text(cls().rope_parameters["partial_rotary_factor"])))
+    if typ == "glm4_moe_lite":
+        assert cls().mlp_layer_types.count("dense") == 1 and cls().mlp_layer_types[0] == "dense"
+        rows.append(("first_k_dense_replace", "1"))
     if typ == "mimo_v2_flash":    # one fraction for both kinds of layers
         factors = {kind["partial_rotary_factor"] for kind in cls().rope_parameters.values()}
         assert cls().mlp_layer_types.count("dense") == 1 and cls().mlp_layer_types[0] == "dense"
@@ -377,7 +386,7 @@ def default_rows(typ):
         sub = type(cls().attn_config)
         rows += [("attn_config." + f.name, text(f.default)) for f in dataclasses.fields(sub) if f.name not in base]
     for key, name in (cls.attribute_map | ALIASES.get(typ, {})).items():
-        if name == "layers_block_type":
+        if "layers_block_type" in (key, name):
             continue  # a list
         if resolved(typ, name, **{key: 24}) == resolved(typ, name, **{key: 24, name: 48}) == 24:
             rows.append((key, "alias:" + name))
@@ -410,6 +419,7 @@ def other_rows(dirs, folder, version):
     for name, cfg in OTHER_MADE.items():
         (folder / f"made__{name}.json").write_text(json.dumps(cfg, indent=2) + "\n")
         found.append((f"made__{name}", folder / f"made__{name}.json"))
+    found += [(path.stem, path) for path in sorted(folder.glob("made__gemma4*.json"))]
     for name, path in found:
         cfg = {k: v for k, v in json.loads(path.read_text()).items() if k not in ("quantization_config", "auto_map")}
         typ = cfg.pop("model_type", None)

@@ -21,7 +21,7 @@ import ftmem
 
 GB, MIB, GIB = 10**9, 1 << 20, 1 << 30
 TIERS = ("allocated", "reserved", "process")
-PHASES = ("forward", "loss", "backward", "optimizer", "forward2", "loss2", "backward2", "optimizer2", "eval")
+PHASES = ("forward", "loss", "backward", "optimizer", "forward2", "loss2", "backward2", "optimizer2", "eval", "reference")
 PER_ROW = ("file,id,source,method,tier,measured_bytes,expected_bytes,lower_bytes,upper_bytes,error,phase_measured,"
            "phase_predicted,reason_not_scored").split(",")
 ELEMENT_BYTES = {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int8": 1, "uint8": 1, "bool": 1, "float64": 8, "nf4": 0.5, "fp4": 0.5}
@@ -200,6 +200,8 @@ def written_targets(model, text, job):
     if plain == "DEFAULT":
         raise NotScored("lora_targets", "'DEFAULT' of the framework, not named")
     names = [SHORT.get(n, n) for n in plain.split()]
+    if job.fields.get("stack") == "torchtune":                # torchtune's name of attention's output
+        names = ["o_proj" if n == "output_proj" else n for n in names]
     if BOUNDARY & set(names):
         raise NotScored("lora_targets", f"'{sorted(BOUNDARY & set(names))[0]}' outside the blocks is not modelled")
     found = existing(model, names)
@@ -237,7 +239,6 @@ def pick(row, name, table, default=None):
 
 
 DTYPES = {"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16"}
-IN_BACKWARD = "_in_backward"
 ORACLE_OPTIMIZERS = {"adamw_foreach": "adamw", "adamw_fused": "adamw_fused", "adamw_loop": "adamw_loop", "adamw8bit": "adamw_8bit",
                      "paged_adamw8bit": "paged_adamw_8bit", "sgd": "sgd", "adafactor": "adafactor"}
 
@@ -301,9 +302,10 @@ def read_oracle(job, configs, options):
              sm_arch=integer({"arch": r["arch"].removeprefix("sm")}, "arch"), repeat_kv=r.get("gqa") == "repeat",
              mask=pick(r, "mask", {"none": "none", "padded": "padded"}), micro_batch=integer(r, "batch"), sequence=integer(r, "seq"),
              accumulation=integer(r, "accum"), loss=pick(r, "loss", {k: k for k in ("held", "loop", "dropped", "fused", "chunked")}),
-             optimizer_in_backward=r["opt"].endswith(IN_BACKWARD) or None, optimizer=ORACLE_OPTIMIZERS.get(r["opt"].removesuffix(IN_BACKWARD), r["opt"]), grad_scaler=False, grad_clip=on(r["clip"]), cublas_workspace=True, eval=True,
+             grad_clip=on(r["clip"]), cublas_workspace=True, eval=True,
              recompute=pick(r, "ckpt", {"": "none", "reentrant": "reentrant", "nonreentrant": "full"}),
              task=TASKS.get(r["task"]))
+    oracle_optimizer(r["opt"], f)
     if f["task"] is None:
         predict(model, {"method": "full"})        # a model that is not modelled is refused by the library, with its name
         raise NotScored("task", f"'{r['task']}' is not modelled")
@@ -318,6 +320,8 @@ def read_oracle(job, configs, options):
         f["transformers_version"] = ".".join(r["transformers"].split(".")[:2])
     if r["loss"] == "chunked":
         f["loss_chunk_tokens"] = integer(r, "chunk")
+    if r.get("objective"):
+        oracle_objective(r, f)
     if r["autocast"]:
         f["autocast"] = pick(r, "autocast", DTYPES)
     if int(r.get("eval_batch") or 0):
@@ -356,6 +360,32 @@ def read_oracle(job, configs, options):
     if "experts." in r["targets"]:  # LoraConfig.target_parameters among the target modules
         listed = r["targets"].split(",")
     f["targets"] = listed if listed else oracle_targets(model, r["targets"])
+
+
+HEADS = {"tiles": "tiles", "logits": "dropped", "": "dropped"}
+
+
+def oracle_objective(r, fields):
+    """Rows of TRL's trainers: `head` says whether log-probabilities come of tiles or of whole logits, `completion` how many tokens of a row are scored."""
+    if r["objective"] in ("mean", "smoothed"):  # losses of Trainer's, not objectives
+        fields["loss"], fields["outputs_fp32"] = r["objective"], bool(r["autocast"])
+        return
+    fields["objective"] = r["objective"]
+    fields["loss"] = pick(r, "head", HEADS, "tiles")
+    if r["objective"] == "reward":
+        fields["loss"], fields["task"] = "dropped", "classify"
+    if r.get("reference") and r["objective"] != "sft":
+        fields["reference"] = r["reference"]
+    if int(r.get("completion") or 0):
+        fields["completion_sequence"] = int(r["completion"])
+
+
+def oracle_optimizer(text, f):
+    """'adamw_foreach', with '_in_backward' or, under a gradient scaler, '_scaled' behind it."""
+    name = text.removesuffix("_in_backward").removesuffix("_scaled")
+    f["optimizer"], f["grad_scaler"] = ORACLE_OPTIMIZERS.get(name, name), text.endswith("_scaled")
+    if text.endswith("_in_backward"):
+        f["optimizer_in_backward"] = True
 
 
 def oracle_freeze(text):
@@ -482,7 +512,7 @@ OWN_MODEL = {"stabilityai/stablelm-base-alpha-3b": {
     "model_type": "gpt_neox", "hidden_size": 4096, "num_hidden_layers": 16, "num_attention_heads": 32, "intermediate_size": 16384, "vocab_size": 50688,
     "rotary_pct": 0.25, "max_position_embeddings": 4096, "use_parallel_residual": True, "tie_word_embeddings": False}}
 SINGLE_OPTIMIZERS = {"torch AdamW (foreach default)": "adamw", "torch AdamW": "adamw", "adamw_torch": "adamw", "torch AdamW fused": "adamw_fused",
-                     "adamw_torch_fused": "adamw_fused", "torch AdamW foreach=False": "adamw_loop", "bnb AdamW8bit": "adamw_8bit", "adamw_8bit": "adamw_8bit",
+                     "adamw_torch_fused": "adamw_fused", "torch AdamW foreach=False": "adamw_loop", "bnb AdamW8bit": "adamw_8bit", "adamw_8bit": "adamw_8bit", "AdamW8bit": "adamw_8bit",
                      "bnb PagedAdamW8bit": "paged_adamw_8bit", "paged_adamw_8bit": "paged_adamw_8bit", "bnb PagedAdamW": "paged_adamw_32bit",
                      "paged_adamw_32bit": "paged_adamw_32bit", "SGD": "sgd", "torch SGD": "sgd", "HF Adafactor": "adafactor", "Adafactor": "adafactor",
                      "torchao AdamW8bit": "adamw_torch_8bit", "torchao AdamW4bit": "adamw_torch_4bit", "torchao AdamWFp8": "ao_adamw_fp8",
@@ -508,8 +538,10 @@ def stack_of(text, options):
     raise NotScored("framework", f"'{text}' is not modelled" if text else "not given")
 
 
-def versions(f, stack, notes):
+def versions(f, stack, notes, source):
     f.update(VERSIONS.get(stack, {}))
+    if "fsdp_qlora" in source:                                # notebooks of early 2024
+        f["transformers_version"] = "4.38"
     for field, name in (("transformers_version", "transformers"), ("torch_version", "torch"), ("bitsandbytes_version", "bnb")):
         found = re.search(rf"\b{name} (\d+\.\d+)", notes)
         if found:
@@ -529,16 +561,25 @@ def read_single(job, configs, options):
     if r["unit"] == "unknown":
         job.read_as.append("unit unknown: GiB")
     stack = f["stack"] = stack_of(r.get("framework") or "", options)
-    versions(f, stack, notes)
-    method = pick(r, "method", {k: k for k in ("full", "lora", "qlora")} if r.get("method") != "other" else {})
+    versions(f, stack, notes, r.get("source") or "")
+    method = pick(r, "method", {"full": "full", "lora": "lora", "qlora": "qlora", "freeze": "full", "other": "lora"})
     single_kernels(job, stack, notes)
     if r.get("compile", "") not in ("no", ""):
-        raise NotScored("compile", f"'{r['compile']}' is not modelled")
+        if stack != "torchtune":
+            raise NotScored("compile", f"'{r['compile']}' is modelled for torchtune only")
+        f["compile"] = ["blocks", "loss"]
     single_precision(job, method, notes)
     single_shape(job)
     single_loss(job, stack, notes)
     name, _, where = r["optimizer"].partition(", ")
+    if r["optimizer"].startswith("none (one forward+backward"):
+        name = "SGD"                              # nothing is kept, and its update comes after the peak
+    if name == "lora-fa":                         # PEFT's create_lorafa_optimizer: A is frozen, moments of B one tensor at a time
+        f["method"], name = "lora_fa", "torch AdamW foreach=False"
     f["optimizer"] = pick({"optimizer": name}, "optimizer", SINGLE_OPTIMIZERS)
+    if stack == "torchtune" and name == "torch AdamW":        # the recipe's default, fused
+        del f["optimizer"]
+        job.read_as.append("fused or not is not given: the stack's default")
     if where == "optimizer_in_bwd":
         f["optimizer_in_backward"] = True
     if " r" in name:
@@ -548,9 +589,82 @@ def read_single(job, configs, options):
     if "process" in job.tiers or (r.get("gpu") or "").strip():
         f["gpu"] = gpu_name(r)
     name = SAME_MODEL.get(r["model"], r["model"])
-    job.model = OWN_MODEL.get(name) or configs.model(job.file, name)
-    if f["method"] != "full":
+    job.model = OWN_MODEL.get(name) or written_model(name) or configs.model(job.file, name)
+    if r["method"] == "freeze":
+        single_freeze(job, notes)
+    if r["method"] == "other":
+        single_other(job, stack, notes)
+    elif f["method"] != "full":
         single_adapter(job, stack, notes)
+
+
+# peft_type of the notes: our method, and the field with its size where the rank column has none, as the run's name writes it or
+# as the trained count says
+PEFT_TYPES = {"ADALORA": ("adalora", "rank"), "IA3": ("ia3", None), "LOHA": ("loha", "rank"), "LOKR": ("lokr", "rank"), "OFT": ("oft", "block_size"),
+              "VERA": ("vera", "rank"), "PROMPT_TUNING": ("prompt", "virtual_tokens"), "P_TUNING": ("p_tuning", "virtual_tokens")}
+TUNERS = {"adalora": "adalora", "dora": "lora"}               # ms-swift's names
+
+
+def run_number(row, word):
+    """`rank32` in the name of a run."""
+    found = re.search(rf"{word}-?(\d+)", row["source"])
+    return int(found[1]) if found else None
+
+
+def with_trained_count(job, field, sizes):
+    """The first size that trains as many parameters as the notes say."""
+    trained = re.search(r"\btrainable=(\d+)", job.row.get("notes") or "")
+    for size in sizes:
+        if trained and predict(job.model, {**job.fields, field: size}).trainable == int(trained[1]):
+            return size
+    raise NotScored("method", f"{field} is not given, and no usual one trains {trained[1] if trained else 'a known number of'} parameters")
+
+
+def single_size(job, field):
+    """What the size of the method is: of the row's column, of the name of the run, or by the trained count."""
+    r, f = job.row, job.fields
+    if field == "rank":
+        f["rank"] = int(r["lora_rank"]) if r["lora_rank"] else run_number(r, "rank")
+    elif field == "block_size":                               # PEFT's r is a number of blocks, of the one width that q and v read
+        f["block_size"] = job.model["hidden_size"] // run_number(r, "rank")
+    elif field == "virtual_tokens":
+        f["virtual_tokens"] = with_trained_count(job, "virtual_tokens", (10, 20, 30, 50, 100, 200))
+
+
+def single_other(job, stack, notes):
+    r, f = job.row, job.fields
+    kind, tuner = re.search(r"peft_type=(\w+)", notes), TUNERS.get(notes.partition(";")[0])
+    if not tuner and (not kind or kind[1] not in PEFT_TYPES):
+        raise NotScored("method", f"'{kind[1] if kind else notes.partition(';')[0]}' is not modelled")
+    if f["method"] == "qlora":
+        f["quant"] = "nf4"
+    f["method"], size = PEFT_TYPES[kind[1]] if kind else (tuner, None)
+    if "LSTM" in r["source"]:
+        raise NotScored("method", "P_TUNING by an LSTM is not modelled")
+    if f["method"] == "lora":                                 # the tuner is DoRA
+        f["use_dora"] = True
+        size = "rank"
+    if r["lora_targets"]:
+        f["targets"] = written_targets(job.model, r["lora_targets"], job)
+    if run_number(r, "factor"):
+        f["factors"] = run_number(r, "factor")
+    single_size(job, size)
+
+
+def single_freeze(job, notes):
+    """LISA: embedding, head and some blocks are trained, whichever they are."""
+    f, active = job.fields, re.search(r"LISA (\d+) activated layers", notes)
+    if not active:
+        raise NotScored("method", f"'{notes.partition(';')[0]}' is not modelled")
+    f["freeze"], f["freeze_last_layers"] = ["all_but", "embed", "head", "last_layers"], int(active[1])
+    job.read_as.append("which blocks are trained is not given: the last ones")
+
+
+def written_model(name):
+    """'random Llama 1B (h2048 L24 heads16 kv16 ff4096 vocab32000)'; None if the name says no dimensions."""
+    found = re.search(r"Llama.*\(h(\d+) L(\d+) heads(\d+) kv(\d+) ff(\d+) vocab(\d+)\)", name)
+    keys = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size")
+    return {"model_type": "llama", "tie_word_embeddings": False, **dict(zip(keys, map(int, found.groups())))} if found else None
 
 
 def single_kernels(job, stack, notes):
@@ -631,8 +745,10 @@ def single_shape(job):
 def single_loss(job, stack, notes):
     r, f = job.row, job.fields
     if "logits.mean()" in notes:
-        raise NotScored("loss", "logits.mean() is not modelled")
-    if stack == "litgpt" or "CHUNKED_CE" in notes:
+        f["loss"] = "mean"
+        if "transformers_version" not in f:      # before 4.46 the model itself widens its logits
+            raise NotScored("transformers", "the version that ran, on which the dtype of the logits depends, is not given")
+    elif stack == "litgpt" or "CHUNKED_CE" in notes:
         f["loss"] = "split"
     elif stack == "unsloth" and not (r.get("fused_ce_or_liger") or "").strip():
         f.update(stack_version="2024.5", loss="dropped")

@@ -119,6 +119,9 @@ static void test_class_defaults(void **state)
         { "minicpm3", "10000000010", FTMEM_MINICPM3, FTMEM_SILU, 2560, 6400, 62, 40, 40, 96, 32, 0, 0 },
         { "mimo_v2_flash", "00000000000", FTMEM_MIMO_V2_FLASH, FTMEM_SILU, 4096, 16384, 48, 64, 4, 192, 64, 0, 129 },
         { "deepseek n_routed_experts=64 num_experts_per_tok=6", "00000000000", FTMEM_DEEPSEEK, FTMEM_SILU, 4096, 11008, 30, 32, 32, 128, 128, 0, 0 },
+        { "granitemoehybrid", "00000000010", FTMEM_GRANITEMOEHYBRID, FTMEM_SILU, 4096, 1024, 32, 32, 32, 128, 128, 0, 0 },
+        { "bamba", "00000000000", FTMEM_BAMBA, FTMEM_SILU, 4096, 14336, 32, 32, 8, 128, 64, 0, 0 },
+        { "mamba2", "00000000000", FTMEM_MAMBA2, FTMEM_SILU, 4096, 16384 /* no block has an MLP */, 64, 128, 128, 32, 0, 0, 0 },
         { "qwen", "01000000000", FTMEM_QWEN, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
         { "chatglm multi_query_attention=true", "00000000000", FTMEM_CHATGLM, FTMEM_SILU, 4096, 13696, 28, 32, 1, 128, 64, 0, 0 },
         { "baichuan max_position_embeddings=4096", "00000000000", FTMEM_BAICHUAN, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
@@ -127,8 +130,15 @@ static void test_class_defaults(void **state)
         { "minicpm", "10000000010", FTMEM_MINICPM, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
         { "t5", "10000000010", FTMEM_T5, FTMEM_RELU, 512, 2048, 6, 8, 8, 64, 0, 0, 0 },
         { "bart", "11111000000", FTMEM_BART, FTMEM_GELU, 1024, 4096, 12, 16, 16, 64, 0, 1026, 0 },
+        { "gemma4_text", "10000100000", FTMEM_GEMMA4, FTMEM_GELU_TANH, 2304, 9216, 30, 8, 4, 256, 256, 0, 512 },
         { "qwen2_moe", "01000000000", FTMEM_QWEN2_MOE, FTMEM_SILU, 2048, 5632, 24, 16, 16, 128, 128, 0, 0 },
         { "gpt_oss", "01100000000", FTMEM_GPT_OSS, FTMEM_SILU, 2880, 2880, 36, 64, 8, 64, 64, 0, 128 },
+        { "dots1 n_routed_experts=128 num_experts_per_tok=6", "00000100000", FTMEM_DOTS1, FTMEM_SILU, 4608, 10944, 62, 32, 32, 144, 144, 0, 0 },
+        { "flex_olmo", "00000100000", FTMEM_FLEX_OLMO, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
+        { "granitemoe", "00000000010", FTMEM_GRANITEMOE, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
+        { "glm4_moe_lite", "00000000000", FTMEM_GLM4_MOE_LITE, FTMEM_SILU, 2048, 10240, 47, 20, 20, 256, 64, 0, 0 },
+        { "ernie4_5_moe", "10000000000", FTMEM_ERNIE4_5_MOE, FTMEM_SILU, 2560, 12288, 28, 20, 4, 128, 128, 0, 0 },
+        { "llama4_text", "00000100000", FTMEM_LLAMA4, FTMEM_SILU, 5120, 16384, 48, 40, 8, 128, 128, 0, 8192 },
         { "ministral3", "00000000000", FTMEM_MINISTRAL3, FTMEM_SILU, 4096, 14336, 34, 32, 8, 128, 128, 0, 0 },
         { "mimo", "01000000000", FTMEM_MIMO, FTMEM_SILU, 4096, 22016, 32, 32, 32, 128, 128, 0, 0 },
         { "nemotron_h", "00000000000", FTMEM_NEMOTRON_H, FTMEM_RELU2, 4096, 21504, 4, 32, 8, 128, 0, 0, 0 },
@@ -138,7 +148,7 @@ static void test_class_defaults(void **state)
         { "whisper", "11111000000", FTMEM_WHISPER, FTMEM_GELU, 384, 1536, 4, 6, 6, 64, 0, 448, 0 },
     };
     (void)state;
-    assert_int_equal(sizeof rows / sizeof rows[0], FTMEM_FAMILY_END - 1 - 5); /* towers are no models of their own */
+    assert_int_equal(sizeof rows / sizeof rows[0], FTMEM_FAMILY_END - 1 - 8); /* towers are no models of their own */
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         char text[96];
         snprintf(text, sizeof text, "model_type=%s", rows[i].type);
@@ -334,7 +344,7 @@ static void check_bad(const bad_config *rows, size_t count)
 static void test_unsupported(void **state)
 {
     static const bad_config rows[] = {
-        { "model_type=dots1", "model_type", "dots1", "mixture of experts", FTMEM_E_UNSUPPORTED },
+        { "model_type=longcat_flash", "model_type", "longcat_flash", "mixture of experts", FTMEM_E_UNSUPPORTED },
         { "model_type=some_new_moe", "model_type", "some_new_moe", "mixture of experts", FTMEM_E_UNSUPPORTED },
         { "model_type=electra", "model_type", "electra", "an encoder", FTMEM_E_UNSUPPORTED },
         { "model_type=never_heard_of", "model_type", "never_heard_of", "not known", FTMEM_E_UNSUPPORTED },
@@ -369,6 +379,9 @@ static void test_unsupported(void **state)
         { "model_type=gemma3_text use_bidirectional_attention=true", "use_bidirectional_attention", "true", "causal", FTMEM_E_UNSUPPORTED },
         { "model_type=falcon attention_dropout=0.1", "attention_dropout", "0.1", "Falcon", FTMEM_E_UNSUPPORTED },
         { "model_type=qwen2 num_hidden_layers=1 layer_types.0=linear_attention", "layer_types.0", "linear_attention", "full_attention", FTMEM_E_UNSUPPORTED },
+        { "model_type=nemotron_h mamba_hidden_act=gelu", "mamba_hidden_act", "gelu", "silu", FTMEM_E_UNSUPPORTED },
+        { "model_type=nemotron_h hybrid_override_pattern=MEX", "hybrid_override_pattern", "MEX", "letters", FTMEM_E_UNSUPPORTED },
+        { "model_type=nemotron_h layers_block_type.0=conv", "layers_block_type.0", "conv", "linear_attention", FTMEM_E_UNSUPPORTED },
         { "model_type=smollm3 use_sliding_window=true sliding_window=64", "use_sliding_window", "true", "without rotation", FTMEM_E_UNSUPPORTED },
     };
     (void)state;

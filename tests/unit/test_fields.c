@@ -134,7 +134,6 @@ static void mark_others(int32_t object, char *used)
     if (object == FTMEM_OBJECT_JOB) mark(used, offsetof(ftmem_job, model), 2 * sizeof(void *));
     if (object == FTMEM_OBJECT_JOB) mark(used, offsetof(ftmem_job, gpu), sizeof(ftmem_gpu));
     if (object == FTMEM_OBJECT_JOB) mark(used, offsetof(ftmem_job, reserved), 2 * sizeof(int32_t));
-    if (object == FTMEM_OBJECT_JOB) mark(used, offsetof(ftmem_job, reserved2), sizeof(int32_t));
 }
 
 static void the_table_covers_every_byte_of_the_inputs_once(void **state)

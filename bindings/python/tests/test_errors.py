@@ -86,6 +86,8 @@ def test_unknown_model_names_the_nearest() -> None:
         ({"method": "lora", "use_dora": True, "stack": "litgpt"}, ftmem.Unsupported, "use_dora"),
         ({"method": "lora", "modules_to_save": ["norm"]}, ftmem.Unsupported, "norm"),
         ({"precision": "int4"}, ftmem.UnknownName, "amp_bf16"),
+        ({"precision": "fp8"}, ftmem.Unsupported, "fp8"),
+        ({"precision": "fp16", "grad_scaler": True}, ftmem.Conflict, "grad_scaler"),
         ({"gradient_checkpointing": "maybe"}, ftmem.UnknownName, "reentrant"),
         ({"bf16": "maybe"}, ftmem.WrongType, "bf16"),
         ({"bf16": True, "fp16": True}, ftmem.Conflict, "autocast"),

@@ -45,6 +45,17 @@ def test_arguments(config: dict, verdict: Any) -> None:
     assert (r["job.eval"], r["job.grad_clip"], r["job.loss"]) == ("off", "on", "dropped")
 
 
+def test_low_rank_optimizers(config: dict, verdict: Any) -> None:
+    more = dict(optim="galore_adamw", optim_args="rank=4, update_proj_gap=100", gradient_accumulation_steps=1)
+    ftmem.preflight(config, Thing(**{**ARGUMENTS, **more, "optim_target_modules": ["attn", "mlp"]}), gpu="h100")
+    r = verdict.fields()
+    assert (r["job.optimizer"], r["job.optimizer_rank"], r["job.optimizer_in_backward"]) == ("galore_adamw", 4, "off")
+    with pytest.raises(ftmem.Unsupported, match="optim_target_modules"):
+        ftmem.preflight(config, Thing(**{**ARGUMENTS, **more, "optim_target_modules": "all-linear"}), gpu="h100")
+    with pytest.raises(ftmem.Unsupported, match="momentum"):
+        ftmem.preflight(config, Thing(**{**ARGUMENTS, "optim": "sgd", "optim_args": "momentum=0.9"}), gpu="h100")
+
+
 def test_evaluation_clipping_liger(config: dict, verdict: Any) -> None:
     args = Thing(**{**ARGUMENTS, "eval_strategy": "steps", "max_grad_norm": 0.0, "use_liger_kernel": True})
     trainer = Thing(model=config, args=args, compute_metrics=print)

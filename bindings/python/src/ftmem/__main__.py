@@ -21,6 +21,7 @@ FRIENDLY_HELP = {
     "gradient_checkpointing": "true, false or reentrant", "activation_checkpointing": "the same",
     "bf16": "autocast to bf16, as Trainer's bf16", "fp16": "autocast to fp16, as Trainer's fp16",
     "use_liger_kernel": "Liger-Kernel: fused linear cross-entropy, norm, rotation and MLP", "optim": "transformers' name of the optimizer",
+    "optim_args": 'as transformers has them ("rank=64")', "optim_target_modules": "where GaLore and APOLLO project: attn and mlp",
     "attn_implementation": "sdpa, eager or flash_attention_2",
 }
 SWITCH_WORDS = (*ON, *OFF, *names("switch"), *names("recompute"))

@@ -46,6 +46,7 @@ PRECISIONS = {
     "bf16": ("bf16", "auto"), "fp16": ("fp16", "auto"), "fp32": ("fp32", "auto"),
     "amp_bf16": ("fp32", "bf16"), "amp_fp16": ("fp32", "fp16"),
 }  # dtype of the weights, autocast
+NOT_MODELLED_PRECISIONS = ("fp8", "float8", "nvfp4", "mxfp4")
 METHOD_ALIASES = {
     "rslora": "lora", "lora_plus": "lora", "loraplus": "lora", "lora+": "lora", "pissa": "lora", "olora": "lora", "lorafa": "lora_fa",
     "prompt_tuning": "prompt", "prefix_tuning": "prefix",
@@ -57,8 +58,15 @@ NOT_MODELLED: dict[str, tuple[Any, ...]] = {
     "tokens": (), "gpus": (1,), "num_gpus": (1,), "world_size": (1,), "nproc_per_node": (1,), "deepspeed": (False, ""), "fsdp": (False, ""),
     "zero_stage": (0,), "tensor_parallel": (1,), "pipeline_parallel": (1,), "context_parallel": (1,), "offload": (False,), "torch_compile": (False,),
 }
+# Of optim_args: numbers that change nothing about memory, though they may about how often a projection is made anew.
+NEUTRAL_OPTIM_ARGS = frozenset(
+    "update_proj_gap scale beta1 beta2 beta3 alpha eps t_alpha t_beta3 weight_lr_power r lr_decay weight_decay alpha_init lamb gamma "
+    "grokking_signal_decay_rate gradient_clipping decouple_lr max_lr dampening nesterov bf16_stochastic_round".split()
+)
+# Where GaLore and APOLLO are aimed at the linears of blocks.
+BLOCK_LINEARS = ({"attn", "mlp"}, {"self_attn", "mlp"}, {r".*.attn.*", r".*.mlp.*"})
 # Values that change nothing about memory.
-NEUTRAL = frozenset(("lora_alpha", "learning_rate", "seed"))
+NEUTRAL = frozenset(("lora_alpha", "learning_rate", "seed", "tf32"))
 # Zero means "default" to C; whoever writes one of these as 0 made a mistake.
 NEVER_ZERO = frozenset(
     ["job." + m for m in ("micro_batch", "sequence", "accumulation", "eval_batch", "loss_chunk_tokens", "recompute_every", "classes")]
@@ -104,6 +112,8 @@ def expand_method(name: str, value: Any) -> Values:
 
 
 def expand_precision(name: str, value: Any) -> Values:
+    if any(w in str(value).lower() for w in NOT_MODELLED_PRECISIONS):
+        raise Unsupported(f"{name} {value} is not modelled; there are {', '.join(PRECISIONS)}.", name, str(value))
     dtype, autocast = PRECISIONS[choice(name, value, PRECISIONS)]
     return {"job.dtype": dtype, "job.autocast": autocast}
 
@@ -134,11 +144,30 @@ def expand_attention(name: str, value: Any) -> Values:
     return {"job.attention": ATTENTIONS.get(word, word)}
 
 
+def expand_optim_args(name: str, value: Any) -> Values:
+    """transformers' optim_args: "rank=64, update_proj_gap=100"."""
+    found: Values = {}
+    for item in filter(None, str(value).replace(" ", "").split(",")):
+        key, _, number = item.partition("=")
+        if key == "rank":
+            found["job.optimizer_rank"] = number
+        elif key not in NEUTRAL_OPTIM_ARGS:
+            raise Unsupported(f"{name} {item} is not modelled; {key} may change what the optimizer keeps.", name, item)
+    return found
+
+
+def expand_optim_targets(name: str, value: Any) -> Values:
+    if isinstance(value, str) or set(value) not in BLOCK_LINEARS:
+        raise Unsupported(f"{name} is {value}; only the linears of blocks are modelled, as ['attn', 'mlp'] means them.", name, str(value))
+    return {}
+
+
 EXPANDERS: dict[str, Callable[[str, Any], Values]] = {
     "method": expand_method, "precision": expand_precision, "gradient_checkpointing": expand_recompute,
     "activation_checkpointing": expand_recompute, "recompute": expand_recompute,
     "bf16": expand_mixed, "fp16": expand_mixed, "use_liger_kernel": expand_liger,
-    "attn_implementation": expand_attention, "attention": expand_attention,
+    "attn_implementation": expand_attention, "attention": expand_attention, "optim_args": expand_optim_args,
+    "optim_target_modules": expand_optim_targets,
 }
 for _path in ("job.recompute", "job.attention"):
     EXPANDERS[_path] = EXPANDERS[_path.split(".")[1]]
@@ -307,6 +336,9 @@ def saved_part(path: str, word: str, model: CData) -> int:
     raise Unsupported(f"{path} {word} is not modelled; the embedding and the head are.", path, word)
 
 
+JOB_SETS = ("job.kernels", "job.compile", "job.freeze")  # names in any order, as a list or with "+"
+
+
 def put_set(job: CData, path: str, value: Any) -> None:
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     parts = str(int(value)) if whole else "+".join(words(path, value))
@@ -406,7 +438,7 @@ class Job:
         if "gpu" in values:
             put_gpu(job, values["gpu"])
         for path, value in values.items():
-            if path in ("adapter.targets", "adapter.ranks", "adapter.modules_to_save", "job.freeze", "job.kernels"):
+            if path in ("adapter.targets", "adapter.ranks", "adapter.modules_to_save", *JOB_SETS):
                 late[path] = value
             elif path != "gpu" and objects[path.split(".", 1)[0]] is not None:
                 call(lib.ftmem_set, path.encode(), encode(as_text(path, value), path), objects[path.split(".", 1)[0]])
@@ -416,10 +448,9 @@ class Job:
             put_ranks(self._adapter, self._model, late["adapter.ranks"])
         if self._adapter is not None and "adapter.modules_to_save" in late:
             put_saved(self._adapter, self._model, late["adapter.modules_to_save"])
-        if "job.kernels" in late:
-            put_set(job, "job.kernels", late["job.kernels"])
-        if "job.freeze" in late:
-            put_set(job, "job.freeze", late["job.freeze"])
+        for path in JOB_SETS:
+            if path in late:
+                put_set(job, path, late[path])
         for part in ("first_layers", "last_layers"):
             if getattr(job, f"freeze_{part}"):
                 put_bits(job, "freeze", _fields.PARTS[part], "job.freeze")

@@ -13,6 +13,8 @@ ARGUMENTS = {
     "per_device_train_batch_size": "batch_size",
     "gradient_accumulation_steps": "gradient_accumulation_steps",
     "optim": "optim",
+    "optim_args": "optim_args",
+    "optim_target_modules": "optim_target_modules",
     "use_liger_kernel": "use_liger_kernel",
 }
 REFUSED = ("deepspeed", "fsdp", "torch_compile")
