@@ -122,26 +122,35 @@ static ftmem_status job_check_tower(const ftmem__case *c, ftmem_error *error)
         "adapter.layers_first and layers_last choose blocks by number, which the blocks of a vision tower or of multi-token prediction have too: not modelled");
 }
 
+static ftmem_status job_check_layer_kind(const ftmem_model *model, uint8_t kind, ftmem_error *error)
+{
+    if (ftmem__layer_attention(kind) >= FTMEM__LAYER_KINDS || ftmem__layer_mlp(kind) >= FTMEM__MLP_KINDS)
+        return ftmem__fail_int(
+            error, FTMEM_E_RANGE, "model.layer_kind", kind,
+            "model.layer_kind has a value that is none; its low four bits are 0 (full), 1 (sliding window), 2 (full without "
+            "rotation), 3 (sparse, shared index), 4 (state-space mixer), 5 (none) or 6 (linear), its high four bits 0 (dense), 1 (experts) or 2 (none)");
+    if (ftmem__layer_mlp(kind) == FTMEM__MLP_EXPERTS && model->experts == 0)
+        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.experts", 0, "model.layer_kind has blocks with experts; give model.experts.");
+    if (ftmem__layer_attention(kind) == FTMEM__LAYER_SSM &&
+        (model->ssm_heads == 0 || model->ssm_head_dim == 0 || model->ssm_state == 0 || model->ssm_chunk == 0))
+        return ftmem__fail_int(error, FTMEM_E_MISSING, "model.ssm_heads", model->ssm_heads,
+                               "model.layer_kind has state-space mixers; give model.ssm_heads, ssm_head_dim, ssm_state and ssm_chunk.");
+    if (ftmem__layer_attention(kind) == FTMEM__LAYER_LINEAR && (model->linear_key_heads == 0 || !ftmem__family_of(model)->modules[FTMEM_ROLE_MIXER_OUT]))
+        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.linear_key_heads", model->linear_key_heads,
+                               "model.layer_kind has blocks with linear attention; give model.linear_key_heads, in a family that has such blocks.");
+    return FTMEM_OK;
+}
+
+/* Most are 0, full and dense, which nothing contradicts: eight at a time. */
 static ftmem_status job_check_layer_kinds(const ftmem_model *model, ftmem_error *error)
 {
-    for (int32_t i = 0; i < FTMEM_MAX_LAYERS; ++i) {
-        uint8_t kind = model->layer_kind[i];
-        if (ftmem__layer_attention(kind) >= FTMEM__LAYER_KINDS || ftmem__layer_mlp(kind) >= FTMEM__MLP_KINDS)
-            return ftmem__fail_int(
-                error, FTMEM_E_RANGE, "model.layer_kind", kind,
-                "model.layer_kind has a value that is none; its low four bits are 0 (full), 1 (sliding window), 2 (full without "
-                "rotation), 3 (sparse, shared index), 4 (state-space mixer), 5 (none) or 6 (linear), its high four bits 0 (dense), 1 (experts) or 2 (none)");
-        if (ftmem__layer_mlp(kind) == FTMEM__MLP_EXPERTS && model->experts == 0)
-            return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.experts", 0, "model.layer_kind has blocks with experts; give model.experts.");
-        if (ftmem__layer_attention(kind) == FTMEM__LAYER_SSM &&
-            (model->ssm_heads == 0 || model->ssm_head_dim == 0 || model->ssm_state == 0 || model->ssm_chunk == 0))
-            return ftmem__fail_int(error, FTMEM_E_MISSING, "model.ssm_heads", model->ssm_heads,
-                                   "model.layer_kind has state-space mixers; give model.ssm_heads, ssm_head_dim, ssm_state and ssm_chunk.");
-        if (ftmem__layer_attention(kind) == FTMEM__LAYER_LINEAR && (model->linear_key_heads == 0 || !ftmem__family_of(model)->modules[FTMEM_ROLE_MIXER_OUT]))
-            return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.linear_key_heads", model->linear_key_heads,
-                                   "model.layer_kind has blocks with linear attention; give model.linear_key_heads, in a family that has such blocks.");
+    static const uint8_t plain[8] = { 0 };
+    ftmem_status status = FTMEM_OK;
+    for (int32_t i = 0; i < FTMEM_MAX_LAYERS && status == FTMEM_OK; ++i) {
+        if (i % 8 == 0 && memcmp(&model->layer_kind[i], plain, sizeof plain) == 0) i += 7;
+        else status = job_check_layer_kind(model, model->layer_kind[i], error);
     }
-    return FTMEM_OK;
+    return status;
 }
 
 static ftmem_status job_check_ranks(const ftmem_adapter *adapter, ftmem_error *error)
