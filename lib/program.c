@@ -959,7 +959,9 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     program_positions(low, p);
     program_alibi(low, p);
     program_mask(low, p, shape->mask_full && shape->has_full);
+    if (shape->mask_full && shape->has_full) p->mask_of[0] = p->mask_count;
     program_mask(low, p, shape->mask_sliding && shape->has_sliding);
+    if (shape->mask_sliding && shape->has_sliding) p->mask_of[1] = p->mask_count;
     if (shape->family->window_mask_made && shape->job->attention != FTMEM_FLASH2) program_idle_mask(low, p, x);
     if (shape->mask_cross) program_cross_mask(low, p);
     if (shape->family->embed_norm_last) program_replace(low->tape, &x, ftmem__low_norm(low, x, shape->h));

@@ -401,6 +401,17 @@ static void step_sides_read(step_run *run, const ftmem__stack *stack, const ftme
     }
 }
 
+/* The lowest block with a window, or without, but for the first: the checkpoints that held its mask are gone with it. */
+static int64_t step_mask_freed(const ftmem__stack *stack, int64_t layer)
+{
+    const uint8_t *kind = stack->shape->model->layer_kind;
+    int32_t of = ftmem__layer_attention(kind[layer]) == FTMEM__LAYER_SLIDING;
+    int64_t i = layer - 1;
+    if (layer == 0 || stack->shape->job->recompute != FTMEM_RECOMPUTE_FULL) return 0;
+    while (i >= 0 && (ftmem__layer_attention(kind[i]) == FTMEM__LAYER_SLIDING) != of) i--;
+    return i < 0 ? stack->embed.kind_mask_bytes[of] : 0;
+}
+
 static void step_blocks_backward(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack)
 {
     int64_t i, last, held = 0;
@@ -408,9 +419,10 @@ static void step_blocks_backward(step_run *run, int32_t phase, int32_t pass, con
         const ftmem__kind *kind = &run->walk->kind[stack->of_layer[i]];
         if (!kind->out_grad) return;
         step_after_backward(run, phase, pass, stack, i);
-        for (last = i; held == 0 && last > 0 && stack->of_layer[last - 1] == stack->of_layer[i] && !step_tapped(stack, last - 1);) last--;
+        for (last = i; held == 0 && step_mask_freed(stack, last) == 0 && last > 0 && stack->of_layer[last - 1] == stack->of_layer[i] && !step_tapped(stack, last - 1);) last--;
         step_sides_read(run, stack, kind);
         step_blocks(run, phase, pass, stack, i, last);
+        run->level -= step_mask_freed(stack, last);
         run->level += held; /* a gradient that this block has read and another one still holds */
         held = kind->leaf_held ? kind->in_bytes : 0;
     }

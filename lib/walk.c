@@ -799,6 +799,7 @@ static void walk_embed_parts(ftmem__walk *walk, ftmem__ends *e, const ftmem__pro
     e->held_bytes = e->mask_bytes = e->table_bytes = 0;
     for (i = 0; i < p->held_count; i++) e->held_bytes += tape->stores[p->held[i].store].bytes;
     for (i = 0; i < p->mask_count; i++) e->mask_bytes += tape->stores[p->masks[i].store].bytes;
+    for (i = 0; i < 2; i++) e->kind_mask_bytes[i] = p->mask_of[i] ? tape->stores[p->masks[p->mask_of[i] - 1].store].bytes : 0;
     for (i = 0; i < 2 && p->has_tables; i++) e->table_bytes += tape->stores[p->tables[i].store].bytes;
     e->aliased = walk_aliased(p, x);
     e->out_grad = x.grad;
