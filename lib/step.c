@@ -169,6 +169,13 @@ static void step_leave_frame(step_run *run)
 }
 
 /* The frame of a stack returns: its locals go, and what its blocks shared unless a graph keeps it. */
+/* A rotation keeps them where its operand needs a gradient, a checkpoint in any case. */
+static bool step_tables_kept(const ftmem__walk *walk, const ftmem__stack *stack)
+{
+    int64_t last = step_layers(stack) - 1 - stack->shape->unread;
+    return stack->shape->job->recompute != FTMEM_RECOMPUTE_NONE || last < 0 || walk->kind[stack->of_layer[last]].out_grad;
+}
+
 static void step_leave(step_run *run, const ftmem__stack *stack, int32_t pass)
 {
     bool eval = pass == FTMEM__PASS_EVAL;
@@ -176,6 +183,7 @@ static void step_leave(step_run *run, const ftmem__stack *stack, int32_t pass)
     int32_t k;
     if (!eval && run->walk->shape.job->recompute != FTMEM_RECOMPUTE_NONE) released -= stack->embed.mask_bytes;
     run->level -= released;
+    if (!eval && !step_tables_kept(run->walk, stack)) run->level -= stack->embed.table_bytes;
     if (!stack->shape->virtual_tokens) step_leave_frame(run);
     if (stack->shape->scattered && !stack->side[FTMEM__SIDE_SOURCE].outputs) step_side(run, &stack->side[FTMEM__SIDE_SOURCE], pass, -1);
     for (k = FTMEM__SIDE_SOURCE + 1; k < FTMEM__SIDES; k++)
@@ -419,7 +427,9 @@ static void step_blocks_backward(step_run *run, int32_t phase, int32_t pass, con
         const ftmem__kind *kind = &run->walk->kind[stack->of_layer[i]];
         if (!kind->out_grad) return;
         step_after_backward(run, phase, pass, stack, i);
-        for (last = i; held == 0 && step_mask_freed(stack, last) == 0 && last > 0 && stack->of_layer[last - 1] == stack->of_layer[i] && !step_tapped(stack, last - 1);) last--;
+        for (last = i;
+             held == 0 && step_mask_freed(stack, last) == 0 && last > 0 && stack->of_layer[last - 1] == stack->of_layer[i] && !step_tapped(stack, last - 1);)
+            last--;
         step_sides_read(run, stack, kind);
         step_blocks(run, phase, pass, stack, i, last);
         run->level -= step_mask_freed(stack, last);
@@ -439,10 +449,11 @@ static int64_t step_waiting(const ftmem__walk *walk, const ftmem__stack *stack)
 
 /* What the first block's backward is the last to use: the tables of the rotation, which a reentrant checkpoint's function holds to
    the end, and a mask that checkpoints saved. */
-static int64_t step_arguments(const ftmem__stack *stack)
+static int64_t step_arguments(const ftmem__walk *walk, const ftmem__stack *stack)
 {
     int32_t recompute = stack->shape->job->recompute;
-    int64_t sum = recompute == FTMEM_RECOMPUTE_REENTRANT ? 0 : stack->embed.table_bytes;
+    bool gone = recompute == FTMEM_RECOMPUTE_REENTRANT || !step_tables_kept(walk, stack);
+    int64_t sum = gone ? 0 : stack->embed.table_bytes;
     if (stack->shape->family->positional_masks && recompute != FTMEM_RECOMPUTE_NONE) sum += stack->embed.mask_bytes;
     return sum;
 }
@@ -462,7 +473,7 @@ static void step_stack_backward(step_run *run, int32_t phase, int32_t pass, int3
     const ftmem__stack *stack = &run->walk->stack[index];
     step_blocks_backward(run, phase, pass, stack);
     run->level -= step_waiting(run->walk, stack);
-    run->level -= step_arguments(stack);
+    run->level -= step_arguments(run->walk, stack);
     step_unbind(run, stack);
     if (stack->embed.leaf_kept && !run->walk->kind[stack->of_layer[0]].in_kept) run->level -= run->walk->kind[stack->of_layer[0]].in_bytes;
     if (stack->embed.stream_kept && run->walk->kind[stack->of_layer[0]].in_kept) run->level += run->walk->kind[stack->of_layer[0]].in_bytes;

@@ -823,6 +823,16 @@ static void walk_take_words(ftmem__walk *walk, int32_t pass, ftmem__low *low)
     low->words = &walk->word;
 }
 
+/* Those that the embedding's own graph keeps: the numbers of learned positions. */
+static int64_t walk_masks_kept(const ftmem__tape *tape, const ftmem__prologue *p)
+{
+    int64_t sum = 0;
+    int32_t i;
+    for (i = 0; i < p->mask_count; i++)
+        if (tape->stores[p->masks[i].store].refs > 0) sum += tape->stores[p->masks[i].store].bytes;
+    return sum;
+}
+
 /* Forward of the embedding. The stream itself belongs to the first block, so it is not left here. */
 static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_t pass, const walk_probe *probe, walk_run *result)
 {
@@ -856,6 +866,7 @@ static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_
     }
     for (i = 0; i < p.held_count; i++) ftmem__drop(tape, p.held[i]);
     for (i = 0; i < p.mask_count && !(probe && walk->shape.require_input_grad); i++) ftmem__drop(tape, p.masks[i]);
+    if (!probe) e->mask_bytes -= walk_masks_kept(tape, &p);
     e->released_bytes = f.delta - (tape->live - base);
     e->cache_bytes = walk_cache_only(tape);
     ftmem__cache_clear(tape);
