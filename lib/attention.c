@@ -301,8 +301,8 @@ static ftmem__var attention_additive(attention_call *call, bool aligned)
 {
     ftmem__tape *tape = call->low->tape;
     const ftmem__shape *shape = call->low->shape;
-    bool ready = shape->model->alibi == FTMEM_ON;
-    int64_t s = call->keys, rows = call->low->b * shape->s * (ready ? shape->heads : 1);
+    bool alibi = shape->model->alibi == FTMEM_ON, ready = alibi || shape->tower;
+    int64_t s = call->keys, rows = call->low->b * shape->s * (alibi ? shape->heads : 1);
     int16_t first = ready && shape->stream == call->q.dtype ? -1 : ftmem__alloc(tape, FTMEM__OP_MASK, rows * s, s, call->q.dtype, tape->birth);
     ftmem__var mask = ftmem__constant(rows * s, s, call->q.dtype);
     mask.store = first;

@@ -257,6 +257,7 @@ static void job_fill_training(ftmem__case *c)
     JOB_DEFAULT(job, recompute_save, FTMEM_SAVE_NOTHING)
     JOB_DEFAULT(job, outputs_fp32, FTMEM_OFF)
     JOB_DEFAULT(job, use_cache, FTMEM_OFF)
+    JOB_DEFAULT(job, ssm_kernels, FTMEM_OFF)
     JOB_DEFAULT(job, offload_checkpoints, FTMEM_OFF)
     JOB_DEFAULT(job, bitsandbytes_version, 50)
     JOB_DEFAULT(job, varied_lengths, FTMEM_OFF)
@@ -363,7 +364,7 @@ static void job_fill_stack(ftmem__case *c)
 static void job_fill(ftmem__case *c)
 {
     c->note_count = 0;
-    c->forward_only = false;
+    c->forward_only = c->generates = false;
     if (c->model.inferred) ftmem__case_note(c, FTMEM_NOTE_INFERRED, "model", 0);
     job_fill_stack(c);
     ftmem__objective_fill(c);
@@ -695,6 +696,23 @@ static ftmem_status job_check_attention(const ftmem__case *c, ftmem_error *error
     return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.attention", "flash2", "job.attention is flash2, which transformers refuses for this family.");
 }
 
+/* mamba_ssm/ops/triton/ssd_combined.py mamba_split_conv1d_scan_combined gets out_proj.weight as it is stored. */
+static ftmem_status job_check_ssm(const ftmem__case *c, ftmem_error *error)
+{
+    const ftmem_adapter *a = &c->adapter;
+    if (c->job.ssm_kernels != FTMEM_ON) return FTMEM_OK;
+    if (c->model.ssm_heads == 0)
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "job.ssm_kernels", "on", "job.ssm_kernels is on, but the model has no state-space mixers");
+    if (ftmem__quant_of(a->quant))
+        return ftmem__fail(
+            error, FTMEM_E_CONFLICT, "job.ssm_kernels", "on",
+            "job.ssm_kernels is on, but adapter.quant is given: in training the kernel multiplies by out_proj.weight as it is stored, which must be plain");
+    if (a->kind != FTMEM_ADAPTER_NONE && job_takes_targets(c) && (a->targets >> FTMEM_ROLE_MIXER_OUT & 1u))
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.ssm_kernels", "on",
+                           "job.ssm_kernels is on, but adapter.targets has out_proj (mixer_out), whose adapter the kernel passes by: name the others");
+    return FTMEM_OK;
+}
+
 static ftmem_status job_check_version(const ftmem__case *c, ftmem_error *error)
 {
     if (c->job.transformers_version >= ftmem__family_of(&c->model)->since) return FTMEM_OK;
@@ -849,7 +867,9 @@ static ftmem_status job_check_image_size(const ftmem__case *c, const char *field
 {
     int64_t side = c->model.patch_size * (c->model.tower_merge > 0 ? c->model.tower_merge : 1);
     if (ftmem__family_tower(&c->model)->any_size) {
-        if (pixels == 0) return ftmem__fail(error, FTMEM_E_MISSING, field, "0", "job.image_height and job.image_width are required: this tower takes any size");
+        if (pixels == 0)
+            return ftmem__fail(error, FTMEM_E_MISSING, field, "0",
+                               "The size of images is missing, but this tower takes any: give job.image_height and job.image_width");
         if (pixels % side == 0) return FTMEM_OK;
         return job_conflict_two(field, pixels, "the side of merged patches", side, ", a multiple of which the processor makes of it", error);
     }
@@ -872,8 +892,12 @@ static ftmem_status job_check_images(const ftmem__case *c, ftmem_error *error)
         return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.images", job->images, "job.images is given, but images are not modelled for this vision tower");
     if (c->model.tower_heads == 0 || c->model.tower_hidden / c->model.tower_heads == 0)
         return ftmem__fail_int(error, FTMEM_E_MISSING, "model.tower_heads", c->model.tower_heads, "model.tower_heads is required where job.images is given");
-    if (job->stack != FTMEM_STACK_TRANSFORMERS || job->kernels)
-        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.images", "given", "job.images is modelled for transformers without fused kernels only");
+    if (job->stack != FTMEM_STACK_TRANSFORMERS || job->kernels || job->compile || job->task != FTMEM_TASK_CAUSAL_LM || job->objective > FTMEM_OBJECTIVE_SFT)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.images", "given",
+                           "job.images is modelled for supervised training with transformers, without fused kernels and compilation, only");
+    if (ftmem__family_tower(&c->model)->packed && (job->attention == FTMEM_FLASH2 || (job->eval == FTMEM_ON && job->eval_batch != job->micro_batch)))
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, job->attention == FTMEM_FLASH2 ? "job.attention" : "job.eval_batch", "",
+                           "For a vision tower that packs all images in one row flash2, and another batch in evaluation, are not modelled");
     if (ftmem__updates_in_backward(job))
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.images", "given", "job.images is not modelled together with an optimizer that works in backward");
     if (c->model.tower_taps > c->model.layers || c->model.tower_taps > c->model.tower_layers)
@@ -899,7 +923,7 @@ static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
         job_check_loss,           job_check_idle,         job_check_sequence,       job_check_gpu,
         job_check_stacks,         job_check_task,         job_check_attention,      job_check_optimizer,
         job_check_images,         job_check_version,      job_check_compile,        job_check_by_kind,
-        ftmem__objective_check,
+        ftmem__objective_check,   job_check_ssm,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);

@@ -120,10 +120,21 @@ static void step_after(step_run *run, int32_t phase, int32_t pass, const ftmem__
     step_pass(run, phase, text ? walk->deep.pass[pass] : walk->tap.pass[pass], text ? FTMEM__SEGMENT_DEEP : FTMEM__SEGMENT_TAP, pass, (int32_t)layer);
 }
 
-/* Qwen3VLTextModel.forward: layer_outputs is bound anew, and what it named goes. */
+/* Whether the block above this one keeps the stream between them; above the last one its stack's end does. */
+static bool step_kept_above(const step_run *run, const ftmem__stack *stack, int64_t layer)
+{
+    return layer + 1 >= step_layers(stack) || run->walk->kind[stack->of_layer[layer + 1]].in_kept;
+}
+
+/* Qwen3VLTextModel.forward: layer_outputs is bound anew, and what it named goes. What a tower's block lets go of may be kept by
+   the features made of it. */
 static void step_unnamed(step_run *run, int32_t pass, const ftmem__stack *stack, int64_t layer)
 {
-    if (layer > 0 && !stack->shape->tower && step_tapped(stack, layer - 1)) run->level -= step_stream_bytes(stack->shape, run->walk->deep_in.dtype, pass);
+    const ftmem__walk *walk = run->walk;
+    if (layer == 0 || !step_tapped(stack, layer - 1)) return;
+    if (!stack->shape->tower) run->level -= step_stream_bytes(stack->shape, walk->deep_in.dtype, pass);
+    else if (pass == FTMEM__PASS_FORWARD && walk->tap.in_kept && !step_kept_above(run, stack, layer - 1))
+        run->level += step_stream_bytes(stack->shape, walk->tap_in.dtype, pass);
 }
 
 /* Its backward comes before the block's. What the tower's graph keeps of the stream outlives the block above. */
@@ -132,7 +143,7 @@ static void step_after_backward(step_run *run, int32_t phase, int32_t pass, cons
     const ftmem__walk *walk = run->walk;
     const ftmem__ends *end = stack->shape->tower ? &walk->tap : &walk->deep;
     if (!step_tapped(stack, layer) || !end->out_grad) return;
-    if (stack->shape->tower && end->in_kept) run->level += step_stream_bytes(stack->shape, walk->tap_in.dtype, pass);
+    if (stack->shape->tower && end->in_kept && step_kept_above(run, stack, layer)) run->level += step_stream_bytes(stack->shape, walk->tap_in.dtype, pass);
     step_after(run, phase, pass, stack, layer);
 }
 
@@ -288,6 +299,12 @@ static void step_regular_backward(step_run *run)
     run->both = true;
 }
 
+static int32_t step_phase_of(const step_run *run, uint8_t when)
+{
+    if (run->first == FTMEM_PHASE_EVAL) return FTMEM_PHASE_EVAL;
+    return when == FTMEM__GENERATES ? FTMEM_PHASE_GENERATION : FTMEM_PHASE_REFERENCE;
+}
+
 /* The forwards without gradients that run at this point of a step. */
 static void step_besides(step_run *run, uint8_t when)
 {
@@ -298,7 +315,7 @@ static void step_besides(step_run *run, uint8_t when)
         if (step->beside[i].forward->when != when) continue;
         run->beside = (int8_t)(i + 1);
         f.peak = step->beside[i].peak;
-        step_moment(run, run->first == FTMEM_PHASE_EVAL ? FTMEM_PHASE_EVAL : FTMEM_PHASE_REFERENCE, f, ftmem__walk_head(run->walk),
+        step_moment(run, step_phase_of(run, when), f, ftmem__walk_head(run->walk),
                     when == FTMEM__AFTER && run->first != FTMEM_PHASE_EVAL ? FTMEM__PASS_FORWARD : -1, -1);
     }
     run->beside = 0;
@@ -420,9 +437,29 @@ static int64_t step_mask_freed(const ftmem__stack *stack, int64_t layer)
     return i < 0 ? stack->embed.kind_mask_bytes[of] : 0;
 }
 
+/* The lowest block with attention of which blocks with linear attention are below; 0: there are none. */
+static int64_t step_lowest_attention(const ftmem__stack *stack)
+{
+    int64_t i = 0, layers = step_layers(stack);
+    while (i < layers && ftmem__layer_attention(stack->shape->model->layer_kind[i]) == FTMEM__LAYER_LINEAR) i++;
+    return i < layers ? i : 0;
+}
+
+/* What such blocks do not read goes with the lowest one that does: the rotation's tables, which a checkpoint is given in any
+   block, or the mask, of which it is given that of its own kind (modeling_qwen3_next.py Qwen3NextModel). */
+static int64_t step_attention_arguments(const ftmem__stack *stack)
+{
+    if (step_lowest_attention(stack) == 0) return 0;
+    switch (stack->shape->job->recompute) {
+    case FTMEM_RECOMPUTE_NONE: return stack->embed.table_bytes;
+    case FTMEM_RECOMPUTE_REENTRANT: return 0;
+    default: return stack->embed.mask_bytes - ftmem__round512(ftmem__bytes(FTMEM_INT64, stack->shape->s)); /* positions are given to all */
+    }
+}
+
 static void step_blocks_backward(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack)
 {
-    int64_t i, last, held = 0;
+    int64_t i, last, held = 0, lowest = step_lowest_attention(stack);
     for (i = step_layers(stack) - 1 - stack->shape->unread; i >= 0; i = last - 1) {
         const ftmem__kind *kind = &run->walk->kind[stack->of_layer[i]];
         if (!kind->out_grad) return;
@@ -433,6 +470,7 @@ static void step_blocks_backward(step_run *run, int32_t phase, int32_t pass, con
         step_sides_read(run, stack, kind);
         step_blocks(run, phase, pass, stack, i, last);
         run->level -= step_mask_freed(stack, last);
+        if (last == lowest) run->level -= step_attention_arguments(stack);
         run->level += held; /* a gradient that this block has read and another one still holds */
         held = kind->leaf_held ? kind->in_bytes : 0;
     }
@@ -454,6 +492,7 @@ static int64_t step_arguments(const ftmem__walk *walk, const ftmem__stack *stack
     int32_t recompute = stack->shape->job->recompute;
     bool gone = recompute == FTMEM_RECOMPUTE_REENTRANT || !step_tables_kept(walk, stack);
     int64_t sum = gone ? 0 : stack->embed.table_bytes;
+    if (!gone && recompute == FTMEM_RECOMPUTE_NONE) sum -= step_attention_arguments(stack);
     if (stack->shape->family->positional_masks && recompute != FTMEM_RECOMPUTE_NONE) sum += stack->embed.mask_bytes;
     return sum;
 }
@@ -532,6 +571,7 @@ static void step_once(step_run *run, int64_t states)
     run->later_micro = false;
     run->level = base + run->scaler + t->workspace_bytes * (first_step ? 1 : 2);
     run->both = !first_step;
+    step_besides(run, FTMEM__GENERATES);
     step_besides(run, FTMEM__APART);
     for (micro = 0; micro < micros; micro++) {
         run->later_micro = micro > 0;
@@ -689,7 +729,42 @@ static void step_note(void *context, const ftmem__tape *tape, ftmem__op op)
     }
 }
 
-void ftmem__step_beside(ftmem__walk *walk, bool own, ftmem__beside *beside)
+/* Keys or values of `tokens` of each row in one block. */
+static int64_t step_cached(const ftmem__shape *shape, int64_t layer, int64_t tokens)
+{
+    int64_t window = shape->model->sliding_window;
+    if (ftmem__layer_attention(shape->model->layer_kind[layer]) == FTMEM__LAYER_SLIDING && window > 0 && tokens > window) tokens = window;
+    return ftmem__round512(ftmem__bytes(shape->autocast ? shape->autocast : shape->stream, shape->eval_b * tokens * shape->kv));
+}
+
+/* The last word: keys of one block are joined to a new tensor while the old one is there, or, with a mask, keys and values copied to all heads;
+   or the logits of one token a row, widened for sampling, and their probabilities. Autocast's copies of weights last to the end of a forward. */
+static int64_t step_last_word(const ftmem__walk *walk, int64_t tokens)
+{
+    const ftmem__shape *shape = &walk->shape;
+    int32_t dtype = shape->autocast ? shape->autocast : shape->stream;
+    int64_t sum = 0, prompts = 0, one = step_cached(shape, 0, tokens), heads = 0, words = shape->eval_b * shape->vocab, i;
+    for (i = 0; i < shape->model->layers; i++) sum += 2 * step_cached(shape, i, tokens);
+    for (i = 0; i < walk->kinds; i++) prompts += walk->kind[i].layers * 2 * ftmem__round512(ftmem__bytes(dtype, shape->eval_b * shape->s * shape->kv));
+    if (shape->mask_full && shape->heads > shape->kv_heads) heads = 2 * ftmem__bytes(dtype, shape->eval_b * tokens * shape->heads * shape->d);
+    if (heads > one) one = heads;
+    words = ftmem__round512(ftmem__bytes(dtype, words)) + 2 * ftmem__round512(ftmem__bytes(FTMEM_FP32, words));
+    return sum + step_eval_cache(walk) - prompts + (one > words ? one : words);
+}
+
+/* transformers' generate: the prompts' forward, whose blocks keep keys and values, then a word at a time. */
+static void step_generate(step_run *run, int64_t tokens)
+{
+    const ftmem__walk *walk = run->walk;
+    ftmem__figure f = { 0, 0, 0 };
+    int32_t i;
+    for (i = 0; i < walk->stacks; i++) step_stack_forward(run, FTMEM_PHASE_EVAL, FTMEM__PASS_EVAL, i);
+    run->level = 0;
+    f.peak = step_last_word(walk, tokens);
+    step_moment(run, FTMEM_PHASE_EVAL, f, 0, -1, -1);
+}
+
+void ftmem__step_beside(ftmem__walk *walk, bool own, int64_t cached, ftmem__beside *beside)
 {
     ftmem__step alone = { 0 };
     step_run run = { 0 };
@@ -701,13 +776,14 @@ void ftmem__step_beside(ftmem__walk *walk, bool own, ftmem__beside *beside)
     ftmem__totals_fill(&alone.totals, walk);
     for (i = 0; i < FTMEM_CLASS_END && own; i++) beside->weight_bytes[i] = alone.totals.weight_bytes[i];
     if (own) beside->buffer_bytes = alone.totals.buffer_bytes;
-    step_eval_forward(&run);
+    if (walk->shape.generates) step_generate(&run, cached);
+    else step_eval_forward(&run);
     step_flops(&alone);
     beside->peak = m->bytes;
-    beside->flops = alone.flops_forward * beside->forward->times;
+    beside->flops = walk->shape.generates ? 0 : alone.flops_forward * beside->forward->times; /* not of a micro-batch */
     beside->note.event = m->event;
     beside->note.count = 0;
-    ftmem__walk_again(walk, m->segment, FTMEM__PASS_EVAL, m->event ? m->event : -1, step_note, &beside->note);
+    if (m->pass >= 0) ftmem__walk_again(walk, m->segment, FTMEM__PASS_EVAL, m->event ? m->event : -1, step_note, &beside->note);
 }
 
 void ftmem__step_run(ftmem__step *step)

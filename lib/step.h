@@ -72,8 +72,9 @@ void ftmem__totals_fill(ftmem__totals *totals, const ftmem__walk *walk);
 int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param); /* tensors of this row in the whole model */
 int64_t ftmem__segment_states(const ftmem__walk *walk, int32_t segment);        /* of one block of a kind, or of an end */
 void ftmem__step_run(ftmem__step *step);
-/* Figures of a forward without gradients, from the walk of its model; `own`: the model is there for it alone. */
-void ftmem__step_beside(ftmem__walk *walk, bool own, ftmem__beside *beside);
+/* Figures of a forward without gradients, from the walk of its model; `own`: the model is there for it alone; `cached`: tokens of a row at
+   the end of a generation. */
+void ftmem__step_beside(ftmem__walk *walk, bool own, int64_t cached, ftmem__beside *beside);
 
 /* report.c: what is alive at the peak, by class and by kind of tensor. */
 void ftmem__report(ftmem__step *step, ftmem_memory *memory);

@@ -21,7 +21,7 @@ import ftmem
 
 GB, MIB, GIB = 10**9, 1 << 20, 1 << 30
 TIERS = ("allocated", "reserved", "process")
-PHASES = ("forward", "loss", "backward", "optimizer", "forward2", "loss2", "backward2", "optimizer2", "eval", "reference")
+PHASES = ("forward", "loss", "backward", "optimizer", "forward2", "loss2", "backward2", "optimizer2", "eval", "reference", "generation")
 PER_ROW = ("file,id,source,method,tier,measured_bytes,expected_bytes,lower_bytes,upper_bytes,error,phase_measured,"
            "phase_predicted,reason_not_scored").split(",")
 ELEMENT_BYTES = {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int8": 1, "uint8": 1, "bool": 1, "float64": 8, "nf4": 0.5, "fp4": 0.5}
@@ -329,6 +329,8 @@ def read_oracle(job, configs, options):
     if int(r.get("eval_batch") or 0):
         f["eval_batch"] = int(r["eval_batch"])
     f["eval_keep_logits"] = pick(r, "eval_logits", {"drop": False, "keep": True}, False)
+    if on(r.get("ssm_kernels", "")):
+        f["ssm_kernels"] = True
     if r.get("freeze"):
         f.update(oracle_freeze(r["freeze"]))
     f["method"] = pick(r, "method", {k: k for k in ("full", "lora", "qlora", "lora8")})
@@ -374,6 +376,8 @@ def oracle_objective(r, fields):
         return
     fields["objective"] = r["objective"]
     fields["loss"] = pick(r, "head", HEADS, "tiles")
+    if r["objective"] in ("grpo", "rloo"):
+        fields["generation"] = r.get("generation") or "none"
     if r["objective"] == "reward":
         fields["loss"], fields["task"] = "dropped", "classify"
     if r.get("reference") and r["objective"] != "sft":
@@ -397,7 +401,7 @@ def oracle_freeze(text):
         parts.append("all_but")
     for item in text.removeprefix("all-but:").split("+"):
         which, _, n = item.partition(":")
-        if which not in ("embed", "head", "first", "last", "biases"):
+        if which not in ("embed", "head", "first", "last", "biases", "tower", "vision", "projector"):
             raise NotScored("freeze", f"'{text}' is not modelled")
         parts.append(which + "_layers" if n else which)
         if n:
