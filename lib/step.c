@@ -681,15 +681,28 @@ static int64_t step_middle(const ftmem__walk *walk)
     return step_narrowed(walk, stack->of_layer[middle]) + kind->born_bytes + (next - kind->in_kept) * kind->in_bytes;
 }
 
-/* Inputs of checkpointed blocks, of pageable memory (unsloth_zoo/gradient_checkpointing.py: hidden_states.to("cpu")). */
-static int64_t step_offloaded(const ftmem__walk *walk)
+/* Page-locked memory comes in powers of two (ATen/core/CachingHostAllocator.h allocate). */
+static int64_t step_pinned(int64_t bytes)
 {
-    int64_t sum = 0;
+    int64_t block = 512;
+    while (block < bytes) block *= 2;
+    return block;
+}
+
+/* Inputs of checkpointed blocks. A reentrant checkpoint of Unsloth's moves them to pageable memory (unsloth_zoo/gradient_checkpointing.py:
+   hidden_states.to("cpu")); what torch's other form saves, hooks move to page-locked memory (trl/models/activation_offloading.py
+   OffloadActivations, torchtune's likewise). */
+static void step_offloaded(ftmem__step *step)
+{
+    const ftmem__walk *walk = step->walk;
+    bool pinned = walk->shape.job->recompute == FTMEM_RECOMPUTE_FULL;
     int32_t k;
-    if (walk->shape.job->offload_checkpoints != FTMEM_ON) return 0;
-    for (k = 0; k < walk->kinds; k++)
-        if (walk->kind[k].recomputed && walk->kind[k].out_grad) sum += walk->kind[k].in_bytes * walk->kind[k].layers;
-    return sum;
+    if (walk->shape.job->offload_checkpoints != FTMEM_ON) return;
+    for (k = 0; k < walk->kinds; k++) {
+        const ftmem__kind *kind = &walk->kind[k];
+        if (kind->recomputed && kind->out_grad) step->host_bytes += (pinned ? step_pinned(kind->in_bytes) : kind->in_bytes) * kind->layers;
+    }
+    step->host_pinned_bytes = pinned ? step->host_bytes : 0;
 }
 
 static void step_flops(ftmem__step *step)
@@ -712,7 +725,7 @@ static void step_flops(ftmem__step *step)
     step->flops_forward += step->totals.regular.flops;
     step->flops_backward += 2 * step->totals.regular.flops;
     step->kept_layer_bytes = step_middle(walk);
-    step->host_bytes = step_offloaded(walk);
+    step_offloaded(step);
 }
 
 static void step_note(void *context, const ftmem__tape *tape, ftmem__op op)
