@@ -657,7 +657,8 @@ typedef struct ftmem_job {
     int32_t compile;              /* OR of FTMEM_COMPILE_...: what torch.compile compiles; 0: nothing. Blocks: of RMSNorm, whole rotation and a gated MLP only */
     int32_t stack_version;        /* of the stack, major x 100 + minor; 0: the newest that the table knows */
     int32_t bitsandbytes_version; /* major x 100 + minor, 43 = 0.43; 0: 50. Before 0.43 a 4-bit linear keeps its input */
-    int32_t offload_checkpoints;  /* switch: what checkpoints keep goes to CPU memory (Unsloth, torchtune); AUTO: off */
+    int32_t offload_checkpoints;  /* switch: the inputs of checkpointed blocks go to CPU memory: with reentrance Unsloth's way, else page-locked
+                                     (torchtune, TRL; what they move besides stays here); AUTO: off */
     int32_t ssm_kernels;          /* switch: mamba-ssm and causal-conv1d are installed, whose kernels state-space mixers then run; AUTO: off */
     int32_t reserved;
     int64_t encoder_sequence;     /* tokens of the encoder's longest row; 0: what the model fixes, else sequence */

@@ -178,6 +178,7 @@ typedef struct ftmem__prologue {
     ftmem__var masks[4];  /* masks and other arguments of blocks: likewise; to the end of backward when blocks are checkpointed */
     ftmem__var tables[2]; /* cos and sin: kept by the rotations to the end of backward */
     int32_t held_count, mask_count;
+    int32_t mask_of[2]; /* 1 + the place of the mask of full and of window blocks; 0: they have none */
     bool has_tables;
 } ftmem__prologue;
 

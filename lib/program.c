@@ -760,6 +760,14 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
 }
 
 /* transformers/masking_utils.py: a boolean mask, for eager attention turned into an additive one. */
+/* modeling_mpt.py MptAttention: masked_fill keeps the mask, in every block the same one, as a rotation its tables. */
+static void program_kept_mask(ftmem__low *low, ftmem__prologue *p, ftmem__var mask)
+{
+    p->tables[0] = ftmem__keep(low->tape, mask);
+    p->tables[1] = program_table(low, 0, 0, FTMEM_BOOL, FTMEM__OP_MASK);
+    p->has_tables = true;
+}
+
 static void program_mask(ftmem__low *low, ftmem__prologue *p, bool wanted)
 {
     const ftmem__shape *shape = low->shape;
@@ -776,6 +784,7 @@ static void program_mask(ftmem__low *low, ftmem__prologue *p, bool wanted)
     ftmem__drop(low->tape, flags);
     if (alibi) program_replace(low->tape, &additive, program_table(low, low->b * shape->heads * s * s, s, shape->stream, FTMEM__OP_MASK));
     if (shape->family->eager == FTMEM__EAGER_MPT) program_replace(low->tape, &additive, program_table(low, low->b * s * s, s, FTMEM_BOOL, FTMEM__OP_MASK));
+    if (shape->family->eager == FTMEM__EAGER_MPT && low->training && shape->job->recompute == FTMEM_RECOMPUTE_NONE) program_kept_mask(low, p, additive);
     program_argument(p, additive);
 }
 
@@ -812,12 +821,27 @@ static void program_alibi(ftmem__low *low, ftmem__prologue *p)
         program_argument(p, program_table(low, low->b * shape->heads * shape->s, shape->s, shape->stream, FTMEM__OP_TABLE));
 }
 
+/* The positions' numbers are an argument of every block (modeling_gpt2.py); OPT looks up others, which count from 2 (modeling_opt.py). */
+static void program_numbers(ftmem__low *low, ftmem__prologue *p, ftmem__var rows, int64_t n)
+{
+    bool by_row = low->shape->family->positions_by_row;
+    ftmem__var ids, shifted;
+    if (low->shape->crossed || !low->shape->causal) return; /* modeling_bart.py, modeling_whisper.py: a number each */
+    ids = program_table(low, n, 0, FTMEM_INT64, FTMEM__OP_TABLE);
+    shifted = by_row ? program_table(low, n, 0, FTMEM_INT64, FTMEM__OP_TABLE) : ftmem__keep(low->tape, ids);
+    ftmem__save_var(low->tape, rows, shifted);
+    ftmem__drop(low->tape, shifted);
+    program_argument(p, ids);
+}
+
 /* Learned positions are looked up and added; GPT-2 keeps both terms in locals. */
 static ftmem__var program_learned(ftmem__low *low, ftmem__prologue *p, ftmem__var x)
 {
     const ftmem__shape *shape = low->shape;
     ftmem__var w = ftmem__low_parameter(low, FTMEM_ROLE_POSITION, shape->model->position_rows * shape->h, shape->h, shape->position_trained), rows, sum;
-    rows = ftmem__low_lookup(low, w, shape->family->positions_by_row ? low->tokens : shape->s);
+    int64_t n = shape->family->positions_by_row ? low->tokens : shape->s;
+    rows = ftmem__low_lookup(low, w, n);
+    program_numbers(low, p, rows, n);
     program_hold(p, rows);
     sum = ftmem__binary(low->tape, FTMEM__OP_ADD, x, rows);
     program_hold(p, x);
@@ -936,7 +960,9 @@ ftmem__var ftmem__low_embed(ftmem__low *low, ftmem__prologue *p)
     program_positions(low, p);
     program_alibi(low, p);
     program_mask(low, p, shape->mask_full && shape->has_full);
+    if (shape->mask_full && shape->has_full) p->mask_of[0] = p->mask_count;
     program_mask(low, p, shape->mask_sliding && shape->has_sliding);
+    if (shape->mask_sliding && shape->has_sliding) p->mask_of[1] = p->mask_count;
     if (shape->family->window_mask_made && shape->job->attention != FTMEM_FLASH2) program_idle_mask(low, p, x);
     if (shape->mask_cross) program_cross_mask(low, p);
     if (shape->family->embed_norm_last) program_replace(low->tape, &x, ftmem__low_norm(low, x, shape->h));

@@ -180,6 +180,13 @@ static void step_leave_frame(step_run *run)
 }
 
 /* The frame of a stack returns: its locals go, and what its blocks shared unless a graph keeps it. */
+/* A rotation keeps them where its operand needs a gradient, a checkpoint in any case. */
+static bool step_tables_kept(const ftmem__walk *walk, const ftmem__stack *stack)
+{
+    int64_t last = step_layers(stack) - 1 - stack->shape->unread;
+    return stack->shape->job->recompute != FTMEM_RECOMPUTE_NONE || last < 0 || walk->kind[stack->of_layer[last]].out_grad;
+}
+
 static void step_leave(step_run *run, const ftmem__stack *stack, int32_t pass)
 {
     bool eval = pass == FTMEM__PASS_EVAL;
@@ -187,6 +194,7 @@ static void step_leave(step_run *run, const ftmem__stack *stack, int32_t pass)
     int32_t k;
     if (!eval && run->walk->shape.job->recompute != FTMEM_RECOMPUTE_NONE) released -= stack->embed.mask_bytes;
     run->level -= released;
+    if (!eval && !step_tables_kept(run->walk, stack)) run->level -= stack->embed.table_bytes;
     if (!stack->shape->virtual_tokens) step_leave_frame(run);
     if (stack->shape->scattered && !stack->side[FTMEM__SIDE_SOURCE].outputs) step_side(run, &stack->side[FTMEM__SIDE_SOURCE], pass, -1);
     for (k = FTMEM__SIDE_SOURCE + 1; k < FTMEM__SIDES; k++)
@@ -418,6 +426,17 @@ static void step_sides_read(step_run *run, const ftmem__stack *stack, const ftme
     }
 }
 
+/* The lowest block with a window, or without, but for the first: the checkpoints that held its mask are gone with it. */
+static int64_t step_mask_freed(const ftmem__stack *stack, int64_t layer)
+{
+    const uint8_t *kind = stack->shape->model->layer_kind;
+    int32_t of = ftmem__layer_attention(kind[layer]) == FTMEM__LAYER_SLIDING;
+    int64_t i = layer - 1;
+    if (layer == 0 || stack->shape->job->recompute != FTMEM_RECOMPUTE_FULL) return 0;
+    while (i >= 0 && (ftmem__layer_attention(kind[i]) == FTMEM__LAYER_SLIDING) != of) i--;
+    return i < 0 ? stack->embed.kind_mask_bytes[of] : 0;
+}
+
 /* The lowest block with attention of which blocks with linear attention are below; 0: there are none. */
 static int64_t step_lowest_attention(const ftmem__stack *stack)
 {
@@ -445,9 +464,12 @@ static void step_blocks_backward(step_run *run, int32_t phase, int32_t pass, con
         const ftmem__kind *kind = &run->walk->kind[stack->of_layer[i]];
         if (!kind->out_grad) return;
         step_after_backward(run, phase, pass, stack, i);
-        for (last = i; held == 0 && last > 0 && stack->of_layer[last - 1] == stack->of_layer[i] && !step_tapped(stack, last - 1);) last--;
+        for (last = i;
+             held == 0 && step_mask_freed(stack, last) == 0 && last > 0 && stack->of_layer[last - 1] == stack->of_layer[i] && !step_tapped(stack, last - 1);)
+            last--;
         step_sides_read(run, stack, kind);
         step_blocks(run, phase, pass, stack, i, last);
+        run->level -= step_mask_freed(stack, last);
         if (last == lowest) run->level -= step_attention_arguments(stack);
         run->level += held; /* a gradient that this block has read and another one still holds */
         held = kind->leaf_held ? kind->in_bytes : 0;
@@ -465,11 +487,12 @@ static int64_t step_waiting(const ftmem__walk *walk, const ftmem__stack *stack)
 
 /* What the first block's backward is the last to use: the tables of the rotation, which a reentrant checkpoint's function holds to
    the end, and a mask that checkpoints saved. */
-static int64_t step_arguments(const ftmem__stack *stack)
+static int64_t step_arguments(const ftmem__walk *walk, const ftmem__stack *stack)
 {
     int32_t recompute = stack->shape->job->recompute;
-    int64_t sum = recompute == FTMEM_RECOMPUTE_REENTRANT ? 0 : stack->embed.table_bytes;
-    if (recompute == FTMEM_RECOMPUTE_NONE) sum -= step_attention_arguments(stack);
+    bool gone = recompute == FTMEM_RECOMPUTE_REENTRANT || !step_tables_kept(walk, stack);
+    int64_t sum = gone ? 0 : stack->embed.table_bytes;
+    if (!gone && recompute == FTMEM_RECOMPUTE_NONE) sum -= step_attention_arguments(stack);
     if (stack->shape->family->positional_masks && recompute != FTMEM_RECOMPUTE_NONE) sum += stack->embed.mask_bytes;
     return sum;
 }
@@ -489,7 +512,7 @@ static void step_stack_backward(step_run *run, int32_t phase, int32_t pass, int3
     const ftmem__stack *stack = &run->walk->stack[index];
     step_blocks_backward(run, phase, pass, stack);
     run->level -= step_waiting(run->walk, stack);
-    run->level -= step_arguments(stack);
+    run->level -= step_arguments(run->walk, stack);
     step_unbind(run, stack);
     if (stack->embed.leaf_kept && !run->walk->kind[stack->of_layer[0]].in_kept) run->level -= run->walk->kind[stack->of_layer[0]].in_bytes;
     if (stack->embed.stream_kept && run->walk->kind[stack->of_layer[0]].in_kept) run->level += run->walk->kind[stack->of_layer[0]].in_bytes;
@@ -658,15 +681,28 @@ static int64_t step_middle(const ftmem__walk *walk)
     return step_narrowed(walk, stack->of_layer[middle]) + kind->born_bytes + (next - kind->in_kept) * kind->in_bytes;
 }
 
-/* Inputs of checkpointed blocks, of pageable memory (unsloth_zoo/gradient_checkpointing.py: hidden_states.to("cpu")). */
-static int64_t step_offloaded(const ftmem__walk *walk)
+/* Page-locked memory comes in powers of two (ATen/core/CachingHostAllocator.h allocate). */
+static int64_t step_pinned(int64_t bytes)
 {
-    int64_t sum = 0;
+    int64_t block = 512;
+    while (block < bytes) block *= 2;
+    return block;
+}
+
+/* Inputs of checkpointed blocks. A reentrant checkpoint of Unsloth's moves them to pageable memory (unsloth_zoo/gradient_checkpointing.py:
+   hidden_states.to("cpu")); what torch's other form saves, hooks move to page-locked memory (trl/models/activation_offloading.py
+   OffloadActivations, torchtune's likewise). */
+static void step_offloaded(ftmem__step *step)
+{
+    const ftmem__walk *walk = step->walk;
+    bool pinned = walk->shape.job->recompute == FTMEM_RECOMPUTE_FULL;
     int32_t k;
-    if (walk->shape.job->offload_checkpoints != FTMEM_ON) return 0;
-    for (k = 0; k < walk->kinds; k++)
-        if (walk->kind[k].recomputed && walk->kind[k].out_grad) sum += walk->kind[k].in_bytes * walk->kind[k].layers;
-    return sum;
+    if (walk->shape.job->offload_checkpoints != FTMEM_ON) return;
+    for (k = 0; k < walk->kinds; k++) {
+        const ftmem__kind *kind = &walk->kind[k];
+        if (kind->recomputed && kind->out_grad) step->host_bytes += (pinned ? step_pinned(kind->in_bytes) : kind->in_bytes) * kind->layers;
+    }
+    step->host_pinned_bytes = pinned ? step->host_bytes : 0;
 }
 
 static void step_flops(ftmem__step *step)
@@ -689,7 +725,7 @@ static void step_flops(ftmem__step *step)
     step->flops_forward += step->totals.regular.flops;
     step->flops_backward += 2 * step->totals.regular.flops;
     step->kept_layer_bytes = step_middle(walk);
-    step->host_bytes = step_offloaded(walk);
+    step_offloaded(step);
 }
 
 static void step_note(void *context, const ftmem__tape *tape, ftmem__op op)

@@ -800,6 +800,7 @@ static void walk_embed_parts(ftmem__walk *walk, ftmem__ends *e, const ftmem__pro
     e->held_bytes = e->mask_bytes = e->table_bytes = 0;
     for (i = 0; i < p->held_count; i++) e->held_bytes += tape->stores[p->held[i].store].bytes;
     for (i = 0; i < p->mask_count; i++) e->mask_bytes += tape->stores[p->masks[i].store].bytes;
+    for (i = 0; i < 2; i++) e->kind_mask_bytes[i] = p->mask_of[i] ? tape->stores[p->masks[p->mask_of[i] - 1].store].bytes : 0;
     for (i = 0; i < 2 && p->has_tables; i++) e->table_bytes += tape->stores[p->tables[i].store].bytes;
     e->aliased = walk_aliased(p, x);
     e->out_grad = x.grad;
@@ -821,6 +822,16 @@ static void walk_take_words(ftmem__walk *walk, int32_t pass, ftmem__low *low)
     walk->word = ftmem__input(&walk->tape, low->tokens * low->shape->h, low->shape->h, words->out_dtype, words->out_grad && !eval);
     if (words->leaf && !eval) ftmem__hold(&walk->tape, walk->word.store);
     low->words = &walk->word;
+}
+
+/* Those that the embedding's own graph keeps: the numbers of learned positions. */
+static int64_t walk_masks_kept(const ftmem__tape *tape, const ftmem__prologue *p)
+{
+    int64_t sum = 0;
+    int32_t i;
+    for (i = 0; i < p->mask_count; i++)
+        if (tape->stores[p->masks[i].store].refs > 0) sum += tape->stores[p->masks[i].store].bytes;
+    return sum;
 }
 
 /* Forward of the embedding. The stream itself belongs to the first block, so it is not left here. */
@@ -856,6 +867,7 @@ static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_
     }
     for (i = 0; i < p.held_count; i++) ftmem__drop(tape, p.held[i]);
     for (i = 0; i < p.mask_count && !(probe && walk->shape.require_input_grad); i++) ftmem__drop(tape, p.masks[i]);
+    if (!probe) e->mask_bytes -= walk_masks_kept(tape, &p);
     e->released_bytes = f.delta - (tape->live - base);
     e->cache_bytes = walk_cache_only(tape);
     ftmem__cache_clear(tape);

@@ -73,6 +73,7 @@ typedef struct ftmem__ends { /* embedding or end */
     ftmem__figure early, late;     /* head: its backward before and after the first matmul */
     int64_t released_bytes;        /* embedding: what the base model's frame lets go when it returns */
     int64_t eval_released_bytes;
+    int64_t kind_mask_bytes[2]; /* of those: the masks of full and of window blocks */
     int64_t mask_bytes, held_bytes, kept_bytes, cache_bytes, logits_bytes, table_bytes;
     int64_t update_peak; /* embedding: the highest moment of its update in backward */
     int64_t norm_peak;   /* head: while the base model's frame is still there */

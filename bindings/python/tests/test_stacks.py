@@ -50,6 +50,8 @@ def test_offloaded_checkpoints_are_host_memory() -> None:
     kept, moved = (ftmem.predict("meta-llama/Llama-3.2-1B", offload_checkpoints=o, **job).memory for o in (False, True))
     assert (kept.host, kept.host_pinned) == (0, 0)
     assert (moved.host, moved.host_pinned) == (16 * 4 * 1024 * 2048 * 2, 0)
+    odd = ftmem.predict("meta-llama/Llama-3.2-1B", method="lora", micro_batch=3, sequence=1024, recompute="full", offload_checkpoints=True).memory
+    assert odd.host == odd.host_pinned == 16 * 4 * 1024 * 2048 * 2  # page-locked blocks are powers of two
 
 
 def test_offload_needs_checkpoints() -> None:
