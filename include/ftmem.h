@@ -237,6 +237,17 @@ enum {
     FTMEM_RECOMPUTE_END = 4
 };
 
+/* What a recomputed block keeps beside its input: results of operations that a policy of torch.utils.checkpoint's
+   create_selective_checkpoint_contexts saves. */
+enum {
+    FTMEM_SAVE_AUTO = 0,
+    FTMEM_SAVE_NOTHING = 1,
+    FTMEM_SAVE_ATTENTION = 2,      /* of the fused attention kernels (TRL's selective checkpointing) */
+    FTMEM_SAVE_EVERY_SECOND = 3,   /* and of every second matrix product without a bias (torchtitan's op policy) */
+    FTMEM_SAVE_MATMULS = 4,        /* and of all matrix products */
+    FTMEM_SAVE_END = 5
+};
+
 enum {
     FTMEM_LOSS_AUTO = 0,    /* LOSS_DROPPED */
     FTMEM_LOSS_DROPPED = 1, /* transformers' loss, `outputs` released before backward (Trainer) */
@@ -395,7 +406,7 @@ enum { FTMEM_VERDICT_UNKNOWN = 0, FTMEM_FITS = 1, FTMEM_MAY_FIT = 2, FTMEM_DOES_
 enum { FTMEM_FROM_EXACT = 1, FTMEM_FROM_RULE = 2, FTMEM_FROM_CALIBRATION = 3, FTMEM_FROM_ASSUMPTION = 4 };
 
 /* Each enum above has a name table: "dtype", "family", "tower", "activation", "adapter", "quant", "optimizer", "attention", "kernel",
-   "recompute", "loss", "objective", "reference", "generation", "mask", "task", "stack", "role", "class", "phase", "verdict", "switch"; "part", "fused", "compiled" and "vendor" name
+   "recompute", "save", "loss", "objective", "reference", "generation", "mask", "task", "stack", "role", "class", "phase", "verdict", "switch"; "part", "fused", "compiled" and "vendor" name
    the bits of ftmem_job.freeze, ftmem_job.kernels and ftmem_job.compile and the values of ftmem_gpu.vendor. */
 FTMEM_API const char *ftmem_enum_name(const char *enum_name, int32_t value); /* NULL if there is none */
 FTMEM_API ftmem_status ftmem_enum_parse(const char *enum_name, const char *text, int32_t *value, ftmem_error *error);
@@ -647,7 +658,8 @@ typedef struct ftmem_job {
     int32_t stack_version;        /* of the stack, major x 100 + minor; 0: the newest that the table knows */
     int32_t bitsandbytes_version; /* major x 100 + minor, 43 = 0.43; 0: 50. Before 0.43 a 4-bit linear keeps its input */
     int32_t offload_checkpoints;  /* switch: what checkpoints keep goes to CPU memory (Unsloth, torchtune); AUTO: off */
-    int32_t reserved[2];
+    int32_t ssm_kernels;          /* switch: mamba-ssm and causal-conv1d are installed, whose kernels state-space mixers then run; AUTO: off */
+    int32_t reserved;
     int64_t encoder_sequence;     /* tokens of the encoder's longest row; 0: what the model fixes, else sequence */
     int64_t optimizer_rank;       /* GaLore, APOLLO: rank of the projected gradients; 0: 128 (transformers) */
     int32_t optimizer_in_backward;/* switch: each tensor is updated as its gradient arrives, which is then freed; AUTO: as the optimizer does */
@@ -659,8 +671,10 @@ typedef struct ftmem_job {
     int32_t reference;            /* FTMEM_REFERENCE_..., of objectives that have one */
     int64_t completion_sequence;  /* tokens of a row that an objective scores; 0: all but the first */
     int64_t generation_batch;     /* rows that are generated at once; 0: micro_batch x accumulation (TRL's default) */
+    int32_t recompute_save;       /* FTMEM_SAVE_...; 0: nothing */
+    int32_t recompute_first;      /* recompute the first n blocks only (Megatron's method "block"); 0: all */
+    int32_t recompute_last;       /* recompute the last n blocks only; 0: all */
     int32_t generation;           /* FTMEM_GENERATION_..., of objectives that generate */
-    int32_t reserved3;
     const ftmem_model *teacher;   /* GKD: the teacher, in job.dtype without an adapter; NULL: a second model like `model` */
 } ftmem_job;
 
@@ -717,6 +731,7 @@ enum {
     FTMEM_NOTE_REMOTE_CODE = 9, /* the model's code is not in transformers: parameters are exact, activations those of the same form there */
     FTMEM_NOTE_DEQUANTIZED = 10, /* the weights are stored in a format that is not trained: predicted as converted to job.dtype on loading */
     FTMEM_NOTE_PLAIN_SSM = 11,  /* state-space mixers in plain torch code, not in the kernels of mamba-ssm */
+    FTMEM_NOTE_SSM_KERNELS = 12, /* the mixers in those kernels, by their sources */
     FTMEM_NOTE_TIER = 8         /* reserved and process are calibrated, with few rows behind them */
 };
 typedef struct ftmem_note {
@@ -759,6 +774,8 @@ typedef struct ftmem_memory {
     int32_t bound_rows;       /* measured runs behind the interval of the allocated tier for a job of this kind */
     int32_t note_count;
     ftmem_note notes[FTMEM_NOTE_CAPACITY];
+    uint64_t host_bytes;        /* of CPU memory, at its highest: what is offloaded. Models, data and Python's own come on top */
+    uint64_t host_pinned_bytes; /* of those, page-locked */
 } ftmem_memory;
 
 /* Memory of one GPU for one job. Touches no memory but the stack and *memory. */

@@ -137,6 +137,12 @@ static void step_after_backward(step_run *run, int32_t phase, int32_t pass, cons
     step_after(run, phase, pass, stack, layer);
 }
 
+/* By its own graph, whatever the first block does. */
+static bool step_stream_kept(const ftmem__stack *stack)
+{
+    return stack->embed.stream_kept || stack->embed.leaf_kept;
+}
+
 static void step_blocks_forward(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack)
 {
     const ftmem__kind *kind = &run->walk->kind[stack->of_layer[0]];
@@ -150,8 +156,8 @@ static void step_blocks_forward(step_run *run, int32_t phase, int32_t pass, cons
         step_unnamed(run, pass, stack, i);
         step_after(run, phase, pass, stack, last);
         step_sides_made(run, stack, &run->walk->kind[stack->of_layer[i]], pass);
-        if (i == 0 && pass == FTMEM__PASS_FORWARD && stack->embed.stream_kept && !kind->in_kept) run->level += kind->in_bytes;
-        if (i > 0 || !aliased || ((kind->in_kept || stack->embed.stream_kept) && pass == FTMEM__PASS_FORWARD)) continue;
+        if (i == 0 && pass == FTMEM__PASS_FORWARD && step_stream_kept(stack) && !kind->in_kept) run->level += kind->in_bytes;
+        if (i > 0 || !aliased || ((kind->in_kept || step_stream_kept(stack)) && pass == FTMEM__PASS_FORWARD)) continue;
         run->frame = step_stream_bytes(stack->shape, kind->in_dtype, pass);
         run->level += run->frame;
     }
@@ -468,6 +474,7 @@ static void step_stack_backward(step_run *run, int32_t phase, int32_t pass, int3
     run->level -= step_waiting(run->walk, stack);
     run->level -= step_arguments(stack);
     step_unbind(run, stack);
+    if (stack->embed.leaf_kept && !run->walk->kind[stack->of_layer[0]].in_kept) run->level -= run->walk->kind[stack->of_layer[0]].in_bytes;
     if (stack->embed.stream_kept && run->walk->kind[stack->of_layer[0]].in_kept) run->level += run->walk->kind[stack->of_layer[0]].in_bytes;
     if (stack->embed.back)
         step_pass(run, phase, step_with_states(run, stack->embed.pass[pass], ftmem__segment_embed(index), pass), ftmem__segment_embed(index), pass, -1);
@@ -626,12 +633,24 @@ static int64_t step_middle(const ftmem__walk *walk)
     const ftmem__stack *stack = &walk->stack[0];
     int64_t layers, middle;
     const ftmem__kind *kind;
+    bool next;
     if (step_layers(ftmem__walk_last(walk)) > step_layers(stack)) stack = ftmem__walk_last(walk);
     layers = step_layers(stack);
     middle = layers / 2;
     kind = &walk->kind[stack->of_layer[middle]];
-    return step_narrowed(walk, stack->of_layer[middle]) + kind->born_bytes -
-           (middle == layers - 1 && kind->in_kept && !stack->end.in_kept ? kind->in_bytes : 0);
+    next = middle == layers - 1 ? stack->end.in_kept : walk->kind[stack->of_layer[middle + 1]].in_kept; /* keeps what this one hands on */
+    return step_narrowed(walk, stack->of_layer[middle]) + kind->born_bytes + (next - kind->in_kept) * kind->in_bytes;
+}
+
+/* Inputs of checkpointed blocks, of pageable memory (unsloth_zoo/gradient_checkpointing.py: hidden_states.to("cpu")). */
+static int64_t step_offloaded(const ftmem__walk *walk)
+{
+    int64_t sum = 0;
+    int32_t k;
+    if (walk->shape.job->offload_checkpoints != FTMEM_ON) return 0;
+    for (k = 0; k < walk->kinds; k++)
+        if (walk->kind[k].recomputed && walk->kind[k].out_grad) sum += walk->kind[k].in_bytes * walk->kind[k].layers;
+    return sum;
 }
 
 static void step_flops(ftmem__step *step)
@@ -654,6 +673,7 @@ static void step_flops(ftmem__step *step)
     step->flops_forward += step->totals.regular.flops;
     step->flops_backward += 2 * step->totals.regular.flops;
     step->kept_layer_bytes = step_middle(walk);
+    step->host_bytes = step_offloaded(walk);
 }
 
 static void step_note(void *context, const ftmem__tape *tape, ftmem__op op)

@@ -62,6 +62,7 @@ typedef struct ftmem__step {
     ftmem__moment phase[FTMEM_PHASE_CAPACITY];
     ftmem__moment peak;
     int64_t kept_bytes, kept_layer_bytes;
+    int64_t host_bytes, host_pinned_bytes; /* activations in CPU memory at the end of forward */
     double flops_forward, flops_backward;
     ftmem__beside beside[FTMEM__MAX_FORWARDS];
     int32_t besides;

@@ -165,6 +165,7 @@ def known_keys(config, defaults, prefix=""):
 
 # Models of text and more that are in the catalog whole: the class of each part.
 PARTS = {"gemma4": {"text_config": "gemma4_text", "vision_config": "gemma4_vision", "audio_config": "gemma4_audio"},
+         "llama4": {"text_config": "llama4_text"},
          "kimi_k25": {"text_config": "deepseek_v3", "vision_config": "kimi_k25_vision"},
          "qwen3_vl": {"text_config": "qwen3_vl_text", "vision_config": "qwen3_vl_vision"},
          "qwen3_vl_moe": {"text_config": "qwen3_vl_moe_text", "vision_config": "qwen3_vl_vision"}}
@@ -301,7 +302,8 @@ def refused(config, classes):
     if stored not in NOT_TRAINED or "vision_config.model_type" in config and config["model_type"] == "gemma3":
         return True
     if config["model_type"] in PARTS:
-        return config["model_type"] != "gemma4" and not any(key.startswith("vision_config.") for key in config)  # Gemma 4 comes without towers too
+        part = list(PARTS[config["model_type"]])[-1]
+        return config["model_type"] != "gemma4" and not any(key.startswith(part + ".") for key in config)  # Gemma 4 comes without towers too
     values = classes.get(config["model_type"], ({},))[0]
     if not any(key in values for key in MOE_KEYS) and any(config.get(key) for key in MOE_KEYS):
         return True

@@ -304,6 +304,8 @@ def read_oracle(job, configs, options):
              accumulation=integer(r, "accum"), loss=pick(r, "loss", {k: k for k in ("held", "loop", "dropped", "fused", "chunked")}),
              grad_clip=on(r["clip"]), cublas_workspace=True, eval=True,
              recompute=pick(r, "ckpt", {"": "none", "reentrant": "reentrant", "nonreentrant": "full"}),
+             offload_checkpoints=r.get("ckpt_offload") == "1",
+             **{"recompute_" + k: r["ckpt_" + k] for k in ("save", "first", "last", "every") if r.get("ckpt_" + k)},
              task=TASKS.get(r["task"]))
     oracle_optimizer(r["opt"], f)
     if f["task"] is None:
@@ -327,6 +329,8 @@ def read_oracle(job, configs, options):
     if int(r.get("eval_batch") or 0):
         f["eval_batch"] = int(r["eval_batch"])
     f["eval_keep_logits"] = pick(r, "eval_logits", {"drop": False, "keep": True}, False)
+    if on(r.get("ssm_kernels", "")):
+        f["ssm_kernels"] = True
     if r.get("freeze"):
         f.update(oracle_freeze(r["freeze"]))
     f["method"] = pick(r, "method", {k: k for k in ("full", "lora", "qlora", "lora8")})
