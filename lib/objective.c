@@ -62,11 +62,30 @@ static void objective_no_dropout(ftmem__case *c)
     c->adapter.dropout = 0;
 }
 
+/* The head's own matrix in tiles: a bias, a quantised head and an encoder's are other code. */
+static bool objective_can_tile(const ftmem__case *c)
+{
+    const ftmem__family *family = ftmem__family_of(&c->model);
+    bool words = c->job.task == FTMEM_TASK_CAUSAL_LM || (c->job.task == FTMEM_TASK_AUTO && (!family->task || family->task == FTMEM_TASK_CAUSAL_LM));
+    return words && !family->encoder && !family->normed_head && !family->scale_before_head && c->model.head_bias != FTMEM_ON && !c->adapter.virtual_tokens &&
+           !c->adapter.trainable_tokens && c->job.stack != FTMEM_STACK_LITGPT;
+}
+
+/* trl 1.16 trainer/sft_trainer.py: its head is fused too. */
+static void objective_fill_sft(ftmem__case *c)
+{
+    bool tiles = c->job.stack == FTMEM_STACK_TRL && c->job.loss == FTMEM_LOSS_AUTO && !objective_before_tiles(&c->job) && objective_can_tile(c);
+    if (!tiles) return;
+    c->job.loss = FTMEM_LOSS_TILES;
+    ftmem__case_note(c, FTMEM_NOTE_ASSUMED, "job.loss", FTMEM_LOSS_TILES);
+}
+
 void ftmem__objective_fill(ftmem__case *c)
 {
     const ftmem__objective *o;
     if (c->job.objective == FTMEM_OBJECTIVE_AUTO) c->job.objective = FTMEM_OBJECTIVE_SFT;
     o = ftmem__objective_of(&c->job);
+    if (c->job.objective == FTMEM_OBJECTIVE_SFT) objective_fill_sft(c);
     if (c->job.objective == FTMEM_OBJECTIVE_SFT) return;
     if (o->loss == FTMEM__LOSS_LOGPS && c->job.loss == FTMEM_LOSS_AUTO)
         c->job.loss = o->whole || objective_before_tiles(&c->job) ? FTMEM_LOSS_DROPPED : FTMEM_LOSS_TILES;
@@ -132,15 +151,10 @@ static ftmem_status objective_check_model(const ftmem__case *c, ftmem_error *err
     return FTMEM_OK;
 }
 
-/* The head's own matrix in tiles: a bias, a quantised head and an encoder's are other code. */
 static ftmem_status objective_check_tiles(const ftmem__case *c, ftmem_error *error)
 {
-    const ftmem__family *family = ftmem__family_of(&c->model);
-    if (c->job.loss != FTMEM_LOSS_TILES) return FTMEM_OK;
-    if (c->job.task != FTMEM_TASK_CAUSAL_LM || family->encoder || c->adapter.virtual_tokens || c->adapter.trainable_tokens ||
-        c->job.stack == FTMEM_STACK_LITGPT || c->model.head_bias == FTMEM_ON || family->normed_head || family->scale_before_head)
-        return objective_refuse("job.loss", "tiles", "job.loss is tiles, which is modelled for causal language models with a plain head only", error);
-    return FTMEM_OK;
+    if (c->job.loss != FTMEM_LOSS_TILES || objective_can_tile(c)) return FTMEM_OK;
+    return objective_refuse("job.loss", "tiles", "job.loss is tiles, which is modelled for causal language models with a plain head only", error);
 }
 
 ftmem_status ftmem__objective_check(const ftmem__case *c, ftmem_error *error)

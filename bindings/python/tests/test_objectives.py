@@ -72,6 +72,12 @@ def test_a_teacher() -> None:
             ask(method="lora", **wrong)
 
 
+def test_trl_has_a_fused_head_from_1_15_on() -> None:
+    loss = lambda **more: ftmem.prepare(MODEL, method="lora", stack="trl", **more).resolved()["job.loss"]
+    assert loss() == loss(stack_version="1.15") == loss(objective="dpo") == "tiles"
+    assert loss(stack_version="1.14") == loss(stack_version="1.14", objective="dpo") == loss(objective="orpo") == loss(task="classify") == "dropped"
+
+
 def test_generation_elsewhere() -> None:
     here, elsewhere = (ask(method="lora", objective="grpo", completion_sequence=256, generation=g).memory.phases for g in ("transformers", "none"))
     assert "generation" in here and "generation" not in elsewhere
