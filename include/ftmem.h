@@ -275,7 +275,8 @@ enum {
     FTMEM_OBJECTIVE_ORPO = 7,   /* ORPOTrainer: pairs, whole logits, cross-entropy of the chosen rows beside the pair's loss; no reference */
     FTMEM_OBJECTIVE_CPO = 8,    /* CPOTrainer, likewise */
     FTMEM_OBJECTIVE_SIMPO = 9,  /* CPOTrainer with loss_type simpo and cpo_alpha 0: no cross-entropy */
-    FTMEM_OBJECTIVE_END = 10
+    FTMEM_OBJECTIVE_GKD = 10,   /* GKDTrainer: whole logits of the trained model and of a teacher (job.teacher), and the generalised Jensen-Shannon divergence */
+    FTMEM_OBJECTIVE_END = 11
 };
 
 /* Where log-probabilities of a reference come from. AUTO: the trained model with its adapters switched off, without adapters a copy;
@@ -676,6 +677,7 @@ typedef struct ftmem_job {
     int32_t recompute_first;      /* recompute the first n blocks only (Megatron's method "block"); 0: all */
     int32_t recompute_last;       /* recompute the last n blocks only; 0: all */
     int32_t generation;           /* FTMEM_GENERATION_..., of objectives that generate */
+    const ftmem_model *teacher;   /* GKD: the teacher, in job.dtype without an adapter; NULL: a second model like `model` */
 } ftmem_job;
 
 /* ------------------------------------------------------------------------------------------------- the fields */

@@ -62,6 +62,15 @@ static ftmem_status job_import_model(const ftmem_job *job, ftmem__case *c, ftmem
     return ftmem__import(&c->model, sizeof c->model, job->model, FTMEM__MODEL_MINIMUM, "model", error);
 }
 
+static ftmem_status job_import_teacher(const ftmem_job *job, ftmem__case *c, ftmem_error *error)
+{
+    ftmem_status status;
+    if (!job->teacher) c->teacher = c->model;
+    if (!job->teacher) return FTMEM_OK;
+    status = ftmem__import(&c->teacher, sizeof c->teacher, job->teacher, FTMEM__MODEL_MINIMUM, "teacher", error);
+    return status == FTMEM_OK ? ftmem__fields_validate(FTMEM_OBJECT_MODEL, &c->teacher, error) : status;
+}
+
 static ftmem_status job_import_adapter(const ftmem_job *job, ftmem__case *c, ftmem_error *error)
 {
     if (job->adapter) return ftmem__import(&c->adapter, sizeof c->adapter, job->adapter, FTMEM__ADAPTER_MINIMUM, "adapter", error);
@@ -85,6 +94,7 @@ static ftmem_status job_import(const ftmem_job *job, ftmem__case *c, ftmem_error
     ftmem_status status = ftmem__import(&c->job, sizeof c->job, job, FTMEM__JOB_MINIMUM, "job", error);
     if (status == FTMEM_OK) status = job_import_gpu(&c->job.gpu, error);
     if (status == FTMEM_OK) status = job_import_model(&c->job, c, error);
+    if (status == FTMEM_OK) status = job_import_teacher(&c->job, c, error);
     if (status == FTMEM_OK) status = job_import_adapter(&c->job, c, error);
     c->job.model = &c->model;
     c->job.adapter = &c->adapter;
@@ -947,7 +957,9 @@ ftmem_status ftmem__case_load(const ftmem_job *job, ftmem__case *out, ftmem_erro
     if (status == FTMEM_OK) status = job_validate(out, error);
     if (status != FTMEM_OK) return status;
     ftmem__model_defaults(&out->model);
+    ftmem__model_defaults(&out->teacher);
     status = ftmem__model_check(&out->model, error);
+    if (status == FTMEM_OK && job->teacher) status = ftmem__model_check(&out->teacher, error);
     if (status != FTMEM_OK) return status;
     if (ftmem__family_of(&out->model)->encoder) ftmem__model_encoder(&out->model, &out->encoder);
     job_fill(out);
@@ -968,6 +980,7 @@ ftmem_status ftmem_resolve(const ftmem_job *job, ftmem_job *resolved, ftmem_adap
     if (status == FTMEM_OK) status = ftmem__case_load(job, &c, error);
     if (status != FTMEM_OK) return status;
     c.job.model = job->model;
+    c.job.teacher = job->teacher;
     c.job.adapter = adapter ? adapter : job->adapter;
     /* 0 would ask for the stack's default when the answer is asked again */
     if (c.job.stack != FTMEM_STACK_TRANSFORMERS && c.job.recompute == FTMEM_RECOMPUTE_NONE) c.job.recompute = FTMEM_RECOMPUTE_OFF;

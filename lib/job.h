@@ -7,6 +7,7 @@
 typedef struct ftmem__case {
     ftmem_model model;
     ftmem_model encoder;   /* the stack before it as a model of its own, where the family has one or images go through a tower */
+    ftmem_model teacher;   /* the trained model again where none is given */
     ftmem_adapter adapter; /* kind none, and the rest 0, when the job has none */
     ftmem_adapter tower;   /* the same as a tower's linears have it, which PEFT finds by name */
     ftmem_job job;         /* its pointers lead to the two above: load again after copying */

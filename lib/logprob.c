@@ -198,6 +198,75 @@ static ftmem__var logprob_smoothed(ftmem__low *low, ftmem__var logits)
     return logprob_mean(low, loss);
 }
 
+/* F.kl_div(mixture, target, log_target=True): exp(target) * (target - mixture) */
+static ftmem__var logprob_divergence(ftmem__tape *tape, ftmem__var mixture, ftmem__var target)
+{
+    ftmem__var apart = ftmem__binary(tape, FTMEM__OP_SUB, target, mixture), weight = ftmem__unary(tape, FTMEM__OP_EXP, target);
+    ftmem__var y = ftmem__binary(tape, FTMEM__OP_MUL, weight, apart);
+    ftmem__drop(tape, weight);
+    ftmem__drop(tape, apart);
+    return y;
+}
+
+/* logsumexp of both models' log-probabilities, shifted and stacked. Its backward: (stack - result).exp() and the product. */
+static ftmem__var logprob_mixture(ftmem__tape *tape, const ftmem__var log[2])
+{
+    ftmem__var shifted[2], stack, y;
+    ftmem__node *node;
+    shifted[0] = ftmem__unary(tape, FTMEM__OP_SHIFT, log[0]);
+    shifted[1] = ftmem__unary(tape, FTMEM__OP_SHIFT, log[1]);
+    stack = ftmem__apply(tape, FTMEM__OP_CAT, shifted, 2, 2 * log[0].n, log[0].cols, log[0].dtype);
+    ftmem__drop(tape, shifted[1]);
+    ftmem__drop(tape, shifted[0]);
+    y = ftmem__apply(tape, FTMEM__OP_LOGSUMEXP, &stack, 1, log[0].n, log[0].cols, log[0].dtype);
+    ftmem__save_var(tape, y, y);
+    node = ftmem__recorded(tape, y);
+    if (node) node->work = 2 * ftmem__round512(ftmem__bytes(stack.dtype, stack.n));
+    ftmem__drop(tape, stack);
+    return y;
+}
+
+/* jsd[mask].sum(), of the weighted sum of both divergences; takes them over when the sum is there. */
+static ftmem__var logprob_masked_sum(ftmem__low *low, const ftmem__var part[2])
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var scaled[2], sum, mask = logprob_owned(tape, low->b * (low->shape->s - 1), FTMEM_BOOL, FTMEM__OP_MASK), scored, loss;
+    scaled[0] = ftmem__unary(tape, FTMEM__OP_SCALE, part[0]);
+    scaled[1] = ftmem__unary(tape, FTMEM__OP_SCALE, part[1]);
+    sum = ftmem__binary(tape, FTMEM__OP_ADD, scaled[0], scaled[1]);
+    ftmem__drop(tape, scaled[1]);
+    ftmem__drop(tape, scaled[0]);
+    scored = ftmem__apply(tape, FTMEM__OP_INDEX, &sum, 1, logprob_scored(low) * sum.cols, sum.cols, sum.dtype);
+    ftmem__save_var(tape, scored, mask);
+    ftmem__drop(tape, sum);
+    loss = logprob_mean(low, scored);
+    ftmem__drop(tape, mask);
+    return loss;
+}
+
+/* trl/experimental/gkd/gkd_trainer.py generalized_jsd_loss. The teacher's logits are the trainer's, who holds them (step.c). */
+static ftmem__var logprob_jsd(ftmem__low *low, ftmem__var logits)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t n = low->b * (low->shape->s - 1) * logits.cols;
+    ftmem__var part = ftmem__apply(tape, FTMEM__OP_SLICE, &logits, 1, n, logits.cols, logits.dtype), given[2], log[2], kl[2], mixture, loss;
+    int32_t i;
+    given[0] = ftmem__unary(tape, FTMEM__OP_SCALE, part);
+    given[1] = ftmem__unary(tape, FTMEM__OP_SCALE, ftmem__constant(n, logits.cols, low->shape->autocast ? FTMEM_FP32 : low->shape->compute));
+    for (i = 0; i < 2; i++) log[i] = ftmem__unary(tape, FTMEM__OP_LOG_SOFTMAX, given[i]);
+    mixture = logprob_mixture(tape, log);
+    for (i = 0; i < 2; i++) kl[i] = logprob_divergence(tape, mixture, log[1 - i]);
+    loss = logprob_masked_sum(low, kl);
+    for (i = 0; i < 2; i++) {
+        ftmem__drop(tape, kl[i]);
+        ftmem__drop(tape, log[i]);
+        ftmem__drop(tape, given[i]);
+    }
+    ftmem__drop(tape, mixture);
+    ftmem__drop(tape, part);
+    return loss;
+}
+
 ftmem__var ftmem__low_loss_apart(ftmem__low *low, ftmem__var x)
 {
     ftmem__var scores, loss;
@@ -206,6 +275,7 @@ ftmem__var ftmem__low_loss_apart(ftmem__low *low, ftmem__var x)
     if (low->shape->job->loss == FTMEM_LOSS_SMOOTHED) return logprob_smoothed(low, x);
     if (low->shape->job->loss == FTMEM_LOSS_TILES) return logprob_loss(low, ftmem__keep(low->tape, x));
     if (ftmem__objective_of(low->shape->job)->loss == FTMEM__LOSS_LOGPS) return logprob_of_logits(low, x);
+    if (ftmem__objective_of(low->shape->job)->loss == FTMEM__LOSS_DIVERGENCE) return logprob_jsd(low, x);
     scores = ftmem__low_last_token(low, x);
     loss = logprob_pairs(low, scores);
     ftmem__drop(low->tape, scores);

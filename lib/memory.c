@@ -98,8 +98,8 @@ static ftmem_status memory_besides(const ftmem__case *c, ftmem__walk *walk, ftme
         status = memory_walk(&other, walk, error);
         if (status != FTMEM_OK) return status;
         step->beside[step->besides].forward = &forward[i];
-        ftmem__step_beside(walk, forward[i].of == FTMEM__OF_REFERENCE && c->job.reference == FTMEM_REFERENCE_COPY, c->job.sequence,
-                           &step->beside[step->besides++]);
+        ftmem__step_beside(walk, forward[i].of == FTMEM__OF_TEACHER || (forward[i].of == FTMEM__OF_REFERENCE && c->job.reference == FTMEM_REFERENCE_COPY),
+                           c->job.sequence, &step->beside[step->besides++]);
     }
     return status;
 }

@@ -10,9 +10,10 @@
     }
 #define PAIRS .rows = 2, .loss = FTMEM__LOSS_LOGPS, .no_dropout = true
 
-/* Source: trl 1.16 trainer/dpo_trainer.py, kto_trainer.py, reward_trainer.py, grpo_trainer.py, rloo_trainer.py, experimental/orpo and cpo (`_compute_loss`,
+/* Source: trl 1.16 trainer/dpo_trainer.py, kto_trainer.py, reward_trainer.py, grpo_trainer.py, rloo_trainer.py, experimental/orpo, cpo and gkd (`_compute_loss`,
    `_generate_and_score_completions`) and their configs (disable_dropout, beta). */
 static const ftmem__objective objective_rows[FTMEM_OBJECTIVE_END] = {
+    [FTMEM_OBJECTIVE_AUTO] = { .rows = 1 },
     [FTMEM_OBJECTIVE_SFT] = { .rows = 1 },
     [FTMEM_OBJECTIVE_DPO] = { PAIRS, .names = 1, .outputs = 3, .forward = { { FTMEM__AFTER, FTMEM__OF_REFERENCE, 1 } } },
     [FTMEM_OBJECTIVE_KTO] = { LOGPS, .no_dropout = true, .names = 1, .outputs = 3,
@@ -23,6 +24,7 @@ static const ftmem__objective objective_rows[FTMEM_OBJECTIVE_END] = {
     [FTMEM_OBJECTIVE_ORPO] = { PAIRS, .whole = 2, .names = 3 },
     [FTMEM_OBJECTIVE_CPO] = { PAIRS, .whole = 2, .names = 3 },
     [FTMEM_OBJECTIVE_SIMPO] = { PAIRS, .whole = 1, .names = 3 },
+    [FTMEM_OBJECTIVE_GKD] = { .rows = 1, .loss = FTMEM__LOSS_DIVERGENCE, .no_dropout = true, .forward = { { FTMEM__BETWEEN, FTMEM__OF_TEACHER, 1 } } },
 };
 
 const ftmem__objective *ftmem__objective_of(const ftmem_job *job)
@@ -60,11 +62,30 @@ static void objective_no_dropout(ftmem__case *c)
     c->adapter.dropout = 0;
 }
 
+/* The head's own matrix in tiles: a bias, a quantised head and an encoder's are other code. */
+static bool objective_can_tile(const ftmem__case *c)
+{
+    const ftmem__family *family = ftmem__family_of(&c->model);
+    bool words = c->job.task == FTMEM_TASK_CAUSAL_LM || (c->job.task == FTMEM_TASK_AUTO && (!family->task || family->task == FTMEM_TASK_CAUSAL_LM));
+    return words && !family->encoder && !family->normed_head && !family->scale_before_head && c->model.head_bias != FTMEM_ON && !c->adapter.virtual_tokens &&
+           !c->adapter.trainable_tokens && c->job.stack != FTMEM_STACK_LITGPT;
+}
+
+/* trl 1.16 trainer/sft_trainer.py: its head is fused too. */
+static void objective_fill_sft(ftmem__case *c)
+{
+    bool tiles = c->job.stack == FTMEM_STACK_TRL && c->job.loss == FTMEM_LOSS_AUTO && !objective_before_tiles(&c->job) && objective_can_tile(c);
+    if (!tiles) return;
+    c->job.loss = FTMEM_LOSS_TILES;
+    ftmem__case_note(c, FTMEM_NOTE_ASSUMED, "job.loss", FTMEM_LOSS_TILES);
+}
+
 void ftmem__objective_fill(ftmem__case *c)
 {
     const ftmem__objective *o;
     if (c->job.objective == FTMEM_OBJECTIVE_AUTO) c->job.objective = FTMEM_OBJECTIVE_SFT;
     o = ftmem__objective_of(&c->job);
+    if (c->job.objective == FTMEM_OBJECTIVE_SFT) objective_fill_sft(c);
     if (c->job.objective == FTMEM_OBJECTIVE_SFT) return;
     if (o->loss == FTMEM__LOSS_LOGPS && c->job.loss == FTMEM_LOSS_AUTO)
         c->job.loss = o->whole || objective_before_tiles(&c->job) ? FTMEM_LOSS_DROPPED : FTMEM_LOSS_TILES;
@@ -130,15 +151,10 @@ static ftmem_status objective_check_model(const ftmem__case *c, ftmem_error *err
     return FTMEM_OK;
 }
 
-/* The head's own matrix in tiles: a bias, a quantised head and an encoder's are other code. */
 static ftmem_status objective_check_tiles(const ftmem__case *c, ftmem_error *error)
 {
-    const ftmem__family *family = ftmem__family_of(&c->model);
-    if (c->job.loss != FTMEM_LOSS_TILES) return FTMEM_OK;
-    if (c->job.task != FTMEM_TASK_CAUSAL_LM || family->encoder || c->adapter.virtual_tokens || c->adapter.trainable_tokens ||
-        c->job.stack == FTMEM_STACK_LITGPT || c->model.head_bias == FTMEM_ON || family->normed_head || family->scale_before_head)
-        return objective_refuse("job.loss", "tiles", "job.loss is tiles, which is modelled for causal language models with a plain head only", error);
-    return FTMEM_OK;
+    if (c->job.loss != FTMEM_LOSS_TILES || objective_can_tile(c)) return FTMEM_OK;
+    return objective_refuse("job.loss", "tiles", "job.loss is tiles, which is modelled for causal language models with a plain head only", error);
 }
 
 ftmem_status ftmem__objective_check(const ftmem__case *c, ftmem_error *error)
@@ -146,6 +162,8 @@ ftmem_status ftmem__objective_check(const ftmem__case *c, ftmem_error *error)
     const ftmem__objective *o = ftmem__objective_of(&c->job);
     ftmem_status status = objective_check_tiles(c, error);
     if (status != FTMEM_OK) return status;
+    if (c->job.teacher && c->job.objective != FTMEM_OBJECTIVE_GKD)
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "job.teacher", c->teacher.name, "job.teacher is given, but job.objective has no teacher");
     if (c->job.completion_sequence >= c->job.sequence)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "job.completion_sequence", c->job.completion_sequence,
                                "job.completion_sequence is not less than job.sequence");
@@ -164,6 +182,11 @@ ftmem_status ftmem__objective_check(const ftmem__case *c, ftmem_error *error)
     if (o->loss == FTMEM__LOSS_LOGPS && objective_before_tiles(&c->job) && c->job.stack_version < OBJECTIVE_KERNEL)
         return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.stack_version", c->job.stack_version,
                                "TRL before 1.14 makes log-probabilities row by row, which is not modelled");
+    if (c->job.objective == FTMEM_OBJECTIVE_GKD && c->teacher.vocab != c->model.vocab)
+        return ftmem__fail_int(error, FTMEM_E_CONFLICT, "job.teacher", c->teacher.vocab,
+                               "job.teacher has another vocabulary than the model: GKD compares their logits word by word");
+    if (c->job.objective == FTMEM_OBJECTIVE_GKD && c->job.eval == FTMEM_ON && c->job.eval_batch != c->job.micro_batch)
+        return objective_refuse("job.eval_batch", "", "job.eval_batch other than job.micro_batch is not modelled for an objective with a teacher", error);
     status = objective_check_model(c, error);
     if (status == FTMEM_OK) status = objective_check_generation(c, error);
     return status == FTMEM_OK ? objective_check_reference(c, error) : status;
@@ -173,7 +196,7 @@ bool ftmem__objective_runs(const ftmem_job *job, const ftmem__forward *forward)
 {
     if (forward->when == FTMEM__NEVER) return false;
     if (forward->when == FTMEM__GENERATES) return job->generation == FTMEM_GENERATION_TRANSFORMERS;
-    return forward->of == FTMEM__OF_TRAINED || job->reference == FTMEM_REFERENCE_COPY || job->reference == FTMEM_REFERENCE_ADAPTER_OFF;
+    return forward->of != FTMEM__OF_REFERENCE || job->reference == FTMEM_REFERENCE_COPY || job->reference == FTMEM_REFERENCE_ADAPTER_OFF;
 }
 
 /* trl trainer/utils.py create_model_from_path: the copy is loaded like the trained model, and not prepared for k-bit training. */
@@ -201,6 +224,16 @@ static void objective_prompts(const ftmem__case *c, ftmem__case *out)
     out->job.micro_batch = out->job.eval_batch = c->job.generation_batch ? c->job.generation_batch : c->job.micro_batch * c->job.accumulation;
 }
 
+/* trl/experimental/gkd/gkd_trainer.py: the teacher's logits, without a loss. */
+static void objective_teacher_case(const ftmem__case *c, ftmem__case *out)
+{
+    out->model = c->teacher;
+    memset(&out->adapter, 0, sizeof out->adapter);
+    out->job.freeze = 0;
+    out->job.objective = FTMEM_OBJECTIVE_SFT;
+    out->job.loss = FTMEM_LOSS_MEAN;
+}
+
 void ftmem__objective_case(const ftmem__case *c, const ftmem__forward *forward, ftmem__case *out)
 {
     *out = *c;
@@ -212,5 +245,6 @@ void ftmem__objective_case(const ftmem__case *c, const ftmem__forward *forward, 
     out->job.recompute = FTMEM_RECOMPUTE_NONE;
     out->forward_only = true;
     if (forward->of == FTMEM__OF_REFERENCE) objective_reference_case(c, out);
+    if (forward->of == FTMEM__OF_TEACHER) objective_teacher_case(c, out);
     if (forward->when == FTMEM__GENERATES) objective_prompts(c, out);
 }

@@ -10,14 +10,16 @@ enum {
     FTMEM__GENERATES, /* completions, before all else */
     FTMEM__APART,     /* before the step: what it makes is a column of the batch */
     FTMEM__BEFORE,
-    FTMEM__AFTER /* between the trained model's log-probabilities and the loss, while all that backward needs is kept */
+    FTMEM__BETWEEN, /* between the trained model's logits and the loss, which is made of both models' */
+    FTMEM__AFTER    /* between the trained model's log-probabilities and the loss, while all that backward needs is kept */
 };
-enum { FTMEM__OF_TRAINED, FTMEM__OF_REFERENCE }; /* whose */
+enum { FTMEM__OF_TRAINED, FTMEM__OF_REFERENCE, FTMEM__OF_TEACHER }; /* whose */
 /* What the loss is made of. */
 enum {
-    FTMEM__LOSS_OF_TASK, /* the model's own forward computes it (loss.c) */
-    FTMEM__LOSS_LOGPS,   /* log-probabilities of labels, which leave the model's forward or come of its logits */
-    FTMEM__LOSS_PAIRS    /* one score a row, compared within pairs */
+    FTMEM__LOSS_OF_TASK,   /* the model's own forward computes it (loss.c) */
+    FTMEM__LOSS_LOGPS,     /* log-probabilities of labels, which leave the model's forward or come of its logits */
+    FTMEM__LOSS_PAIRS,     /* one score a row, compared within pairs */
+    FTMEM__LOSS_DIVERGENCE /* whole logits of two models */
 };
 
 typedef struct ftmem__forward {

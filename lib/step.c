@@ -13,9 +13,10 @@ typedef struct step_run {
     int64_t sides;  /* of the level: what segments read that others have made */
     int32_t first;  /* FTMEM_PHASE_FORWARD or FTMEM_PHASE_FORWARD2 */
     bool later_micro, both, released;
-    bool states;    /* the optimizer's exist */
-    int64_t cached; /* of the level: copies of weights, to the end of autocast's context */
-    int8_t beside;  /* as in a moment */
+    bool states;     /* the optimizer's exist */
+    int64_t cached;  /* of the level: copies of weights, to the end of autocast's context */
+    int8_t beside;   /* as in a moment */
+    int64_t teacher; /* of the level: its logits */
 } step_run;
 
 static void step_moment(step_run *run, int32_t phase, ftmem__figure f, int32_t segment, int32_t pass, int32_t layer)
@@ -316,7 +317,7 @@ static void step_besides(step_run *run, uint8_t when)
         run->beside = (int8_t)(i + 1);
         f.peak = step->beside[i].peak;
         step_moment(run, step_phase_of(run, when), f, ftmem__walk_head(run->walk),
-                    when == FTMEM__AFTER && run->first != FTMEM_PHASE_EVAL ? FTMEM__PASS_FORWARD : -1, -1);
+                    when >= FTMEM__BETWEEN && run->first != FTMEM_PHASE_EVAL ? FTMEM__PASS_FORWARD : -1, -1);
     }
     run->beside = 0;
 }
@@ -346,12 +347,26 @@ static void step_scored(step_run *run)
     run->level -= names;
 }
 
+/* A teacher's forward, beside the trained model's logits; its own have a name until the loss is returned. */
+static void step_between(step_run *run, int64_t logits)
+{
+    const ftmem__shape *shape = &run->walk->shape;
+    if (ftmem__objective_of(shape->job)->forward[0].when != FTMEM__BETWEEN) return;
+    run->level += logits;
+    step_besides(run, FTMEM__BETWEEN);
+    run->level -= logits;
+    run->teacher = ftmem__round512(
+        ftmem__bytes(shape->autocast ? FTMEM_FP32 : shape->compute, (run->first == FTMEM_PHASE_EVAL ? shape->eval_b : shape->b) * shape->s * shape->vocab));
+    run->level += run->teacher;
+}
+
 /* The trainer's loss: the model's forward has returned, and autocast's context with it. */
 static void step_loss_apart(step_run *run, const ftmem__ends *head, int32_t segment)
 {
     if (!ftmem__loss_apart(run->walk->shape.job)) return;
     run->level -= run->cached;
     run->cached = 0;
+    step_between(run, head->pass[FTMEM__PASS_FORWARD].delta);
     step_moment(run, run->first + 1, head->loss, segment, FTMEM__PASS_FORWARD, -1);
     run->level += head->loss.delta;
     step_scored(run);
@@ -390,7 +405,8 @@ static void step_forward(step_run *run)
     step_loss_apart(run, head, segment);
     step_pass(run, run->first + !walk->shape.family->loss_own_dtype, head->loss, segment, FTMEM__PASS_FORWARD, -1);
     step_regular_forward(run);
-    run->level -= step_names(walk);
+    run->level -= step_names(walk) + run->teacher;
+    run->teacher = 0;
     step_drop_outputs(run);
     run->held = head->logits_bytes;
     run->leaf = step_leaf(walk);
@@ -614,6 +630,7 @@ static void step_eval_forward(step_run *run)
     run->released = true;
     step_moment(run, FTMEM_PHASE_EVAL, head->pass[FTMEM__PASS_EVAL], ftmem__walk_head(walk), FTMEM__PASS_EVAL, -1);
     if (ftmem__loss_apart(walk->shape.job)) run->level -= step_eval_cache(walk);
+    step_between(run, head->pass[FTMEM__PASS_EVAL].delta);
     step_moment(run, FTMEM_PHASE_EVAL, head->eval_loss, ftmem__walk_head(walk), FTMEM__PASS_EVAL, -1);
 }
 

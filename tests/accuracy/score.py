@@ -323,7 +323,7 @@ def read_oracle(job, configs, options):
     if r["loss"] == "chunked":
         f["loss_chunk_tokens"] = integer(r, "chunk")
     if r.get("objective"):
-        oracle_objective(r, f)
+        oracle_objective(r, f, model)
     if r["autocast"]:
         f["autocast"] = pick(r, "autocast", DTYPES)
     if int(r.get("eval_batch") or 0):
@@ -369,7 +369,7 @@ def read_oracle(job, configs, options):
 HEADS = {"tiles": "tiles", "logits": "dropped", "": "dropped"}
 
 
-def oracle_objective(r, fields):
+def oracle_objective(r, fields, model):
     """Rows of TRL's trainers: `head` says whether log-probabilities come of tiles or of whole logits, `completion` how many tokens of a row are scored."""
     if r["objective"] in ("mean", "smoothed"):  # losses of Trainer's, not objectives
         fields["loss"], fields["outputs_fp32"] = r["objective"], bool(r["autocast"])
@@ -380,7 +380,9 @@ def oracle_objective(r, fields):
         fields["generation"] = r.get("generation") or "none"
     if r["objective"] == "reward":
         fields["loss"], fields["task"] = "dropped", "classify"
-    if r.get("reference") and r["objective"] != "sft":
+    if r["objective"] == "gkd":
+        fields["teacher"] = override(model, {"num_hidden_layers": int(r["teacher"])})
+    elif r.get("reference") and r["objective"] != "sft":
         fields["reference"] = r["reference"]
     if int(r.get("completion") or 0):
         fields["completion_sequence"] = int(r["completion"])

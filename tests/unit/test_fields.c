@@ -132,6 +132,7 @@ static void mark_others(int32_t object, char *used)
     if (object == FTMEM_OBJECT_ADAPTER) mark(used, offsetof(ftmem_adapter, ranks), 16 * sizeof(int32_t));
     if (object == FTMEM_OBJECT_GPU) mark(used, offsetof(ftmem_gpu, reserved), 8 * sizeof(int64_t));
     if (object == FTMEM_OBJECT_JOB) mark(used, offsetof(ftmem_job, model), 2 * sizeof(void *));
+    if (object == FTMEM_OBJECT_JOB) mark(used, offsetof(ftmem_job, teacher), sizeof(void *));
     if (object == FTMEM_OBJECT_JOB) mark(used, offsetof(ftmem_job, gpu), sizeof(ftmem_gpu));
     if (object == FTMEM_OBJECT_JOB) mark(used, offsetof(ftmem_job, reserved), sizeof(int32_t));
 }

@@ -60,6 +60,24 @@ def test_a_cache_of_keys_and_values() -> None:
     assert 0 <= many - few - (2 * 8 + 1) * 64 * 4 * 128 * 8 * 2 <= 2048  # the batch grows too
 
 
+def test_a_teacher() -> None:
+    own, larger = (ask(method="lora", objective="gkd", teacher=t) for t in (None, {**MODEL, "num_hidden_layers": 16}))
+    assert larger.memory.resident > own.memory.resident and own.flops_forward < larger.flops_forward
+    assert "reference" in own.memory.phases and sum(own.memory.peak.composition.values()) == own.memory.allocated.expected
+    logits = 2 * 511 * 32000 * 2
+    assert own.memory.kept - ask(method="lora", objective="simpo", batch_size=1).memory.kept > 4 * logits  # trl generalized_jsd_loss keeps 7, SimPO the logits alone
+    assert larger.job.replace(teacher=None).predict().memory.resident == own.memory.resident
+    for wrong in ({"objective": "dpo", "teacher": MODEL}, {"objective": "gkd", "teacher": {**MODEL, "vocab_size": 32064}}):
+        with pytest.raises(ftmem.Conflict):
+            ask(method="lora", **wrong)
+
+
+def test_trl_has_a_fused_head_from_1_15_on() -> None:
+    loss = lambda **more: ftmem.prepare(MODEL, method="lora", stack="trl", **more).resolved()["job.loss"]
+    assert loss() == loss(stack_version="1.15") == loss(objective="dpo") == "tiles"
+    assert loss(stack_version="1.14") == loss(stack_version="1.14", objective="dpo") == loss(objective="orpo") == loss(task="classify") == "dropped"
+
+
 def test_generation_elsewhere() -> None:
     here, elsewhere = (ask(method="lora", objective="grpo", completion_sequence=256, generation=g).memory.phases for g in ("transformers", "none"))
     assert "generation" in here and "generation" not in elsewhere

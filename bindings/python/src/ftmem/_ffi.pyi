@@ -275,6 +275,7 @@ class _Lib:
     FTMEM_OBJECTIVE_ORPO: Final[int]
     FTMEM_OBJECTIVE_CPO: Final[int]
     FTMEM_OBJECTIVE_SIMPO: Final[int]
+    FTMEM_OBJECTIVE_GKD: Final[int]
     FTMEM_OBJECTIVE_END: Final[int]
     FTMEM_REFERENCE_AUTO: Final[int]
     FTMEM_REFERENCE_NONE: Final[int]

@@ -171,7 +171,7 @@ EXPANDERS: dict[str, Callable[[str, Any], Values]] = {
 }
 for _path in ("job.recompute", "job.attention"):
     EXPANDERS[_path] = EXPANDERS[_path.split(".")[1]]
-FRIENDLY = tuple(dict.fromkeys(("gpu", *EXPANDERS, *ALIASES)))
+FRIENDLY = tuple(dict.fromkeys(("gpu", "teacher", *EXPANDERS, *ALIASES)))
 
 
 @lru_cache(maxsize=None)
@@ -193,8 +193,8 @@ def canonical(given: Mapping[str, Any]) -> Values:
 
 
 def expand(name: str, value: Any) -> Values:
-    if name == "gpu":
-        return {"gpu": value}
+    if name in ("gpu", "teacher"):
+        return {name: value}
     if name in NOT_MODELLED:
         if value is None or any(value == harmless and type(value) is type(harmless) for harmless in NOT_MODELLED[name]):
             return {}
@@ -417,7 +417,7 @@ def adapter_kind(values: Values) -> bool:
 class Job:
     """A prepared question. It cannot be changed; replace() makes another one."""
 
-    __slots__ = ("_adapter", "_job", "_model", "_values", "label", "_source", "__weakref__")
+    __slots__ = ("_adapter", "_job", "_model", "_teacher", "_values", "label", "_source", "__weakref__")
 
     def __init__(self, source: _model.Model, values: Values) -> None:
         self._source, self._values, self.label = source, values, source.label
@@ -428,7 +428,10 @@ class Job:
         self._model = copy("ftmem_model", source.c) if own else source.c
         self._adapter = new("ftmem_adapter") if adapter_kind(values) else None
         self._job = new("ftmem_job")
+        teacher = merged.pop("teacher", None)
         self._fill(merged)
+        self._teacher = None if teacher is None else _model.resolve(teacher).c
+        self._job.teacher = NULL if self._teacher is None else self._teacher
         self._job.model = self._model
         self._job.adapter = self._adapter if self._adapter is not None else NULL
 
