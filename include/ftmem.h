@@ -703,6 +703,7 @@ enum {
     FTMEM_NOTE_REMOTE_CODE = 9, /* the model's code is not in transformers: parameters are exact, activations those of the same form there */
     FTMEM_NOTE_DEQUANTIZED = 10, /* the weights are stored in a format that is not trained: predicted as converted to job.dtype on loading */
     FTMEM_NOTE_PLAIN_SSM = 11,  /* state-space mixers in plain torch code, not in the kernels of mamba-ssm */
+    FTMEM_NOTE_PLAIN_LINEAR = 12, /* linear attention in plain torch code, not in the kernels of flash-linear-attention */
     FTMEM_NOTE_TIER = 8         /* reserved and process are calibrated, with few rows behind them */
 };
 typedef struct ftmem_note {

@@ -42,8 +42,8 @@ static const config_vision config_visions[] = {
     { "llava", "llama", "clip_vision_model", FTMEM_TOWER_LLAVA, false, true, -2, NULL, false },
     { "gemma3", "gemma3_text", "siglip_vision_model", FTMEM_TOWER_GEMMA3, true, false, -1, NULL, false },
     { "mistral3", "mistral", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1, NULL, false },
-    { "ministral3", "ministral3", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1,
-      NULL, false }, /* a text_config and a vision_config: Mistral3ForConditionalGeneration */
+    { "ministral3", "ministral3", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1, NULL,
+      false }, /* a text_config and a vision_config: Mistral3ForConditionalGeneration */
     { "qwen2_5_vl", "qwen2", "qwen2_5_vl_vision", FTMEM_TOWER_QWEN2_5_VL, false, false, -1, NULL, false },
     { "qwen3_vl", "qwen3", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, NULL, true },
     { "kimi_k25", "deepseek_v3", "kimi_k25_vision", FTMEM_TOWER_KIMI_K25, true, false, -1, NULL, false },

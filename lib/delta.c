@@ -306,7 +306,8 @@ static ftmem__var delta_mask(ftmem__low *low)
 /* (a @ key.transpose(-1, -2)) * pairwise_decay */
 static ftmem__var delta_scores(ftmem__low *low, const delta_widths *w, ftmem__var a, ftmem__var key, ftmem__var pairwise)
 {
-    ftmem__var scores = delta_matmul_of(low, a, key, w->by_tokens, w->by_tokens, pairwise.n, DELTA_CHUNK, w->k), y = ftmem__binary(low->tape, FTMEM__OP_MUL, scores, pairwise);
+    ftmem__var scores = delta_matmul_of(low, a, key, w->by_tokens, w->by_tokens, pairwise.n, DELTA_CHUNK, w->k),
+               y = ftmem__binary(low->tape, FTMEM__OP_MUL, scores, pairwise);
     ftmem__drop(low->tape, scores);
     return y;
 }
@@ -366,7 +367,6 @@ static void delta_within(ftmem__low *low, const delta_widths *w, const ftmem__va
     ftmem__drop(tape, in[0]);
     delta_between(low, w, in[1], cumulative, frame, s);
 }
-
 
 /* The output by heads, which is a copy, then in the stream's dtype; takes over x. */
 static ftmem__var delta_result(ftmem__low *low, const delta_widths *w, ftmem__var x, int32_t dtype)
