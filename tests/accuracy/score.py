@@ -21,7 +21,7 @@ import ftmem
 
 GB, MIB, GIB = 10**9, 1 << 20, 1 << 30
 TIERS = ("allocated", "reserved", "process")
-PHASES = ("forward", "loss", "backward", "optimizer", "forward2", "loss2", "backward2", "optimizer2", "eval", "reference")
+PHASES = ("forward", "loss", "backward", "optimizer", "forward2", "loss2", "backward2", "optimizer2", "eval", "reference", "generation")
 PER_ROW = ("file,id,source,method,tier,measured_bytes,expected_bytes,lower_bytes,upper_bytes,error,phase_measured,"
            "phase_predicted,reason_not_scored").split(",")
 ELEMENT_BYTES = {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int8": 1, "uint8": 1, "bool": 1, "float64": 8, "nf4": 0.5, "fp4": 0.5}
@@ -304,6 +304,8 @@ def read_oracle(job, configs, options):
              accumulation=integer(r, "accum"), loss=pick(r, "loss", {k: k for k in ("held", "loop", "dropped", "fused", "chunked")}),
              grad_clip=on(r["clip"]), cublas_workspace=True, eval=True,
              recompute=pick(r, "ckpt", {"": "none", "reentrant": "reentrant", "nonreentrant": "full"}),
+             offload_checkpoints=r.get("ckpt_offload") == "1",
+             **{"recompute_" + k: r["ckpt_" + k] for k in ("save", "first", "last", "every") if r.get("ckpt_" + k)},
              task=TASKS.get(r["task"]))
     oracle_optimizer(r["opt"], f)
     if f["task"] is None:
@@ -327,6 +329,8 @@ def read_oracle(job, configs, options):
     if int(r.get("eval_batch") or 0):
         f["eval_batch"] = int(r["eval_batch"])
     f["eval_keep_logits"] = pick(r, "eval_logits", {"drop": False, "keep": True}, False)
+    if on(r.get("ssm_kernels", "")):
+        f["ssm_kernels"] = True
     if r.get("freeze"):
         f.update(oracle_freeze(r["freeze"]))
     f["method"] = pick(r, "method", {k: k for k in ("full", "lora", "qlora", "lora8")})
@@ -372,6 +376,8 @@ def oracle_objective(r, fields):
         return
     fields["objective"] = r["objective"]
     fields["loss"] = pick(r, "head", HEADS, "tiles")
+    if r["objective"] in ("grpo", "rloo"):
+        fields["generation"] = r.get("generation") or "none"
     if r["objective"] == "reward":
         fields["loss"], fields["task"] = "dropped", "classify"
     if r.get("reference") and r["objective"] != "sft":
@@ -395,7 +401,7 @@ def oracle_freeze(text):
         parts.append("all_but")
     for item in text.removeprefix("all-but:").split("+"):
         which, _, n = item.partition(":")
-        if which not in ("embed", "head", "first", "last", "biases"):
+        if which not in ("embed", "head", "first", "last", "biases", "tower", "vision", "projector"):
             raise NotScored("freeze", f"'{text}' is not modelled")
         parts.append(which + "_layers" if n else which)
         if n:
