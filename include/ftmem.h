@@ -734,6 +734,7 @@ enum {
     FTMEM_NOTE_DEQUANTIZED = 10, /* the weights are stored in a format that is not trained: predicted as converted to job.dtype on loading */
     FTMEM_NOTE_PLAIN_SSM = 11,  /* state-space mixers in plain torch code, not in the kernels of mamba-ssm */
     FTMEM_NOTE_SSM_KERNELS = 12, /* the mixers in those kernels, by their sources */
+    FTMEM_NOTE_PLAIN_LINEAR = 13, /* linear attention in plain torch code, not in the kernels of flash-linear-attention */
     FTMEM_NOTE_TIER = 8         /* reserved and process are calibrated, with few rows behind them */
 };
 typedef struct ftmem_note {

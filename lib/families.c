@@ -111,7 +111,7 @@ STEPS(families_head_first, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN);
     "mlp.gate", "experts.gate_up_proj", "experts.down_proj", "shared_expert_gate", [FTMEM_ROLE_LINEAR_B] = "in_proj_ba", [FTMEM_ROLE_MIXER_OUT] = "out_proj"}
 #define QWEN3_5_MODULES(...) {"q_proj", "k_proj", "v_proj", "in_proj_qkv", "o_proj", "gate_proj", "up_proj", NULL, "down_proj", "embed_tokens", "lm_head", NULL, NULL, \
     [FTMEM_ROLE_MIXER_IN] = "in_proj_z", [FTMEM_ROLE_LINEAR_B] = "in_proj_b", [FTMEM_ROLE_LINEAR_A] = "in_proj_a", [FTMEM_ROLE_MIXER_OUT] = "out_proj" __VA_ARGS__}
-#define QWEN3_HYBRID QWEN3_PARTS, .norm = FTMEM__RMS_PLUS_ONE, .norm_each = true, .turn = FTMEM__TURN_JOINED_LATE, .gated_output = true
+#define QWEN3_HYBRID QWEN3_PARTS, .since = 524, .norm = FTMEM__RMS_PLUS_ONE, .norm_each = true, .turn = FTMEM__TURN_JOINED_LATE, .gated_output = true
 #define GPT_LIKE .block = families_gpt2, .dropout_inside = true, GPT_PARTS
 #define ENCODER .norm = FTMEM__LAYER, .positions = FTMEM__LEARNED, .mlp = FTMEM__PLAIN, .activation = FTMEM_GELU, .bidirectional = true, .positional_masks = true, .qkv_bias = ON, .o_bias = ON, \
     .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF

@@ -522,7 +522,7 @@ static ftmem_status job_check_trainable_tokens(const ftmem__case *c, ftmem_error
                            "adapter.trainable_tokens is given, but trainable tokens are modelled for causal language models of text only");
 }
 
-/* Gemma 4 as transformers writes it out. */
+/* Gemma 4, and linear attention, as transformers writes them out. */
 static ftmem_status job_check_by_kind(const ftmem__case *c, ftmem_error *error)
 {
     const int32_t kernels = c->job.kernels & (FTMEM_FUSED_NORM | FTMEM_FUSED_ROPE | FTMEM_FUSED_LORA);
@@ -530,8 +530,8 @@ static ftmem_status job_check_by_kind(const ftmem__case *c, ftmem_error *error)
     if (family->hands_index && c->job.recompute_save > FTMEM_SAVE_NOTHING)
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.recompute_save", ftmem_enum_name("save", c->job.recompute_save),
                            "job.recompute_save is given, but checkpoints that save results are not modelled in this family");
-    if (!family->by_kind) return FTMEM_OK;
-    if (c->job.task != FTMEM_TASK_CAUSAL_LM)
+    if (!family->by_kind && c->model.linear_key_heads == 0) return FTMEM_OK;
+    if (family->by_kind && c->job.task != FTMEM_TASK_CAUSAL_LM)
         return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.task", c->job.task, "job.task is not causal_lm, the one that is modelled for this family");
     if (c->job.stack == FTMEM_STACK_LITGPT)
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.stack", "litgpt", "job.stack is litgpt, whose model of this family is not modelled");
@@ -907,6 +907,8 @@ static ftmem_status job_check_images(const ftmem__case *c, ftmem_error *error)
         return job_conflict_int("job.images", 0, ", but the size of images is given: say how many a row has", error);
     }
     if (c->model.tower == 0) return job_conflict_int("job.images", job->images, ", but the model has no vision tower", error);
+    if (c->model.linear_key_heads > 0)
+        return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.images", job->images, "job.images is not modelled together with linear attention");
     if (!ftmem__family_tower(&c->model))
         return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.images", job->images, "job.images is given, but images are not modelled for this vision tower");
     if (c->model.tower_heads == 0 || c->model.tower_hidden / c->model.tower_heads == 0)

@@ -71,6 +71,9 @@ static const char *notes_fixed(int32_t code)
                "(job.ssm_kernels) need much less memory";
     case FTMEM_NOTE_SSM_KERNELS:
         return "state-space mixers run in the kernels of mamba-ssm and causal-conv1d: what they allocate was read from their sources, not measured";
+    case FTMEM_NOTE_PLAIN_LINEAR:
+        return "linear attention runs in transformers' plain torch code, which it takes where flash-linear-attention and causal-conv1d are not installed: "
+               "their kernels keep other tensors";
     case FTMEM_NOTE_REMOTE_CODE:
         return "the model's code is not part of transformers: its parameters are exact, its activations follow transformers' code of the same form";
     default: return NULL;

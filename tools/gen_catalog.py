@@ -167,6 +167,8 @@ def known_keys(config, defaults, prefix=""):
 PARTS = {"gemma4": {"text_config": "gemma4_text", "vision_config": "gemma4_vision", "audio_config": "gemma4_audio"},
          "llama4": {"text_config": "llama4_text"},
          "kimi_k25": {"text_config": "deepseek_v3", "vision_config": "kimi_k25_vision"},
+         "qwen3_5": {"text_config": "qwen3_5_text", "vision_config": "qwen3_vl_vision"},
+         "qwen3_5_moe": {"text_config": "qwen3_5_moe_text", "vision_config": "qwen3_vl_vision"},
          "qwen3_vl": {"text_config": "qwen3_vl_text", "vision_config": "qwen3_vl_vision"},
          "qwen3_vl_moe": {"text_config": "qwen3_vl_moe_text", "vision_config": "qwen3_vl_vision"}}
 

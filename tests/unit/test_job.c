@@ -691,7 +691,7 @@ static void what_is_no_note_is_refused(void **state)
     assert_int_equal(ftmem_note_text(NULL, text, sizeof text, &needed), FTMEM_E_ARGUMENT);
     assert_int_equal(ftmem_note_text(&note, NULL, 8, &needed), FTMEM_E_ARGUMENT);
     assert_int_equal(ftmem_note_text(&note, text, sizeof text, &needed), FTMEM_E_RANGE);
-    note.code = FTMEM_NOTE_SSM_KERNELS + 1;
+    note.code = FTMEM_NOTE_PLAIN_LINEAR + 1;
     assert_int_equal(ftmem_note_text(&note, text, sizeof text, &needed), FTMEM_E_RANGE);
     assert_string_equal(text, "before");
     assert_int_equal(needed, 77);

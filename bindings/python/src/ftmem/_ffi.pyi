@@ -421,6 +421,7 @@ class _Lib:
     FTMEM_NOTE_DEQUANTIZED: Final[int]
     FTMEM_NOTE_PLAIN_SSM: Final[int]
     FTMEM_NOTE_SSM_KERNELS: Final[int]
+    FTMEM_NOTE_PLAIN_LINEAR: Final[int]
     FTMEM_NOTE_TIER: Final[int]
     FTMEM_FIX_RECOMPUTE: Final[int]
     FTMEM_FIX_FUSED_LOSS: Final[int]
