@@ -179,13 +179,17 @@ def part_keys(config, classes):
     return found
 
 
+# Names of checkpoints that the text model alone is loaded from.
+TEXT_OF = {"gemma3": "gemma3_text", "llama4": "llama4_text"}
+
+
 def import_configs(folder, as_of):
     classes = load_types()
     rows = []
     for path in sorted(folder.glob("*.json"), key=lambda p: p.name.lower()):
         config = json.loads(path.read_text(encoding="utf-8"))
         typ = config.get("model_type")
-        defaults = classes.get("gemma3_text" if typ == "gemma3" else typ)
+        defaults = classes.get(TEXT_OF.get(typ, typ))
         if typ in PARTS:
             kept = {"model_type": typ, "tie_word_embeddings": config.get("tie_word_embeddings", True)} | part_keys(config, classes)
         elif not defaults:
@@ -304,7 +308,7 @@ def refused(config, classes):
         return True
     if config["model_type"] == "baichuan" and "max_position_embeddings" not in config:
         return True
-    if config["model_type"] not in classes and config["model_type"] != "gemma3":
+    if TEXT_OF.get(config["model_type"], config["model_type"]) not in classes:
         return True
     return config.get("do_layer_norm_before") is False or bool(config.get("attn_config.clip_qkv"))
 
@@ -361,7 +365,7 @@ def load_models():
 
 def model_rows(models, classes, common):
     for name, config in models:
-        typ = "gemma3_text" if config["model_type"] == "gemma3" else config["model_type"]
+        typ = TEXT_OF.get(config["model_type"], config["model_type"])
         parts = entries_of(config, part_defaults(typ, classes) if typ in PARTS else classes.get(typ, ({}, {}))[0])
         yield f"    {packed([name])} {entries(parts, common)},\n"
 
