@@ -113,8 +113,8 @@ enum {
     FTMEM_QWEN3_NEXT = 67, FTMEM_QWEN3_5 = 68, FTMEM_QWEN3_5_MOE = 69,
     FTMEM_KIMI_K25_VISION = 70, FTMEM_DOTS1 = 71, FTMEM_FLEX_OLMO = 72, FTMEM_GRANITEMOE = 73, FTMEM_GLM4_MOE_LITE = 74, FTMEM_ERNIE4_5_MOE = 75,
     FTMEM_GEMMA4 = 76, FTMEM_GEMMA4_VISION = 77, FTMEM_GEMMA4_AUDIO = 78, /* the latter two: its towers */
-    FTMEM_LLAMA4 = 79,
-    FTMEM_FAMILY_END = 80
+    FTMEM_LLAMA4 = 79, FTMEM_QWEN2_VL_VISION = 80,
+    FTMEM_FAMILY_END = 81
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
@@ -124,7 +124,7 @@ enum { FTMEM_ACT_AUTO = 0, FTMEM_SILU = 1, FTMEM_GELU = 2, FTMEM_GELU_TANH = 3, 
 /* Vision towers with what leads from them to the text model, named by the vision-language model's model_type. */
 enum {
     FTMEM_TOWER_NONE = 0, FTMEM_TOWER_LLAVA = 1, FTMEM_TOWER_GEMMA3 = 2, FTMEM_TOWER_MISTRAL3 = 3, FTMEM_TOWER_QWEN2_5_VL = 4,
-    FTMEM_TOWER_QWEN3_VL = 5, FTMEM_TOWER_KIMI_K25 = 6, FTMEM_TOWER_GEMMA4 = 7, FTMEM_TOWER_END = 8
+    FTMEM_TOWER_QWEN3_VL = 5, FTMEM_TOWER_KIMI_K25 = 6, FTMEM_TOWER_GEMMA4 = 7, FTMEM_TOWER_QWEN2_VL = 8, FTMEM_TOWER_PALIGEMMA = 9, FTMEM_TOWER_END = 10
 };
 
 /* What is trained: an adapter by PEFT's method. The base may be stored in any format (ftmem_adapter.quant). */
@@ -237,6 +237,17 @@ enum {
     FTMEM_RECOMPUTE_END = 4
 };
 
+/* What a recomputed block keeps beside its input: results of operations that a policy of torch.utils.checkpoint's
+   create_selective_checkpoint_contexts saves. */
+enum {
+    FTMEM_SAVE_AUTO = 0,
+    FTMEM_SAVE_NOTHING = 1,
+    FTMEM_SAVE_ATTENTION = 2,      /* of the fused attention kernels (TRL's selective checkpointing) */
+    FTMEM_SAVE_EVERY_SECOND = 3,   /* and of every second matrix product without a bias (torchtitan's op policy) */
+    FTMEM_SAVE_MATMULS = 4,        /* and of all matrix products */
+    FTMEM_SAVE_END = 5
+};
+
 enum {
     FTMEM_LOSS_AUTO = 0,    /* LOSS_DROPPED */
     FTMEM_LOSS_DROPPED = 1, /* transformers' loss, `outputs` released before backward (Trainer) */
@@ -275,6 +286,14 @@ enum {
     FTMEM_REFERENCE_ADAPTER_OFF = 3, /* PEFT's disable_adapter */
     FTMEM_REFERENCE_PRECOMPUTED = 4, /* before training: columns of the batch */
     FTMEM_REFERENCE_END = 5
+};
+
+/* What generates the completions of GRPO and RLOO. AUTO: TRANSFORMERS there. */
+enum {
+    FTMEM_GENERATION_AUTO = 0,
+    FTMEM_GENERATION_NONE = 1,         /* not on this card, or not counted: a vLLM server */
+    FTMEM_GENERATION_TRANSFORMERS = 2, /* generate() of the trained model with a growing cache of keys and values */
+    FTMEM_GENERATION_END = 3
 };
 
 enum { FTMEM_MASK_AUTO = 0, FTMEM_MASK_NONE = 1, FTMEM_MASK_PADDED = 2, FTMEM_MASK_END = 3 }; /* AUTO: NONE */
@@ -350,7 +369,8 @@ enum {
 #define FTMEM_ROLES_ALL_LINEAR 0x7fffe1ffu /* every linear but the head: PEFT's "all-linear" */
 
 /* Parts for ftmem_job.freeze; a set is an OR. */
-enum { FTMEM_PART_EMBED = 1, FTMEM_PART_HEAD = 2, FTMEM_PART_FIRST_LAYERS = 4, FTMEM_PART_LAST_LAYERS = 8, FTMEM_PART_ALL_BUT = 16, FTMEM_PART_TOWER = 32, FTMEM_PART_BIASES = 64 };
+enum { FTMEM_PART_EMBED = 1, FTMEM_PART_HEAD = 2, FTMEM_PART_FIRST_LAYERS = 4, FTMEM_PART_LAST_LAYERS = 8, FTMEM_PART_ALL_BUT = 16, FTMEM_PART_TOWER = 32, FTMEM_PART_BIASES = 64,
+       FTMEM_PART_VISION = 128, FTMEM_PART_PROJECTOR = 256 };
 
 /* Classes of live memory, the rows of live[class][moment]. */
 enum {
@@ -374,8 +394,9 @@ enum {
     FTMEM_PHASE_LOAD = 0, FTMEM_PHASE_FORWARD = 1, FTMEM_PHASE_LOSS = 2, FTMEM_PHASE_BACKWARD = 3, FTMEM_PHASE_OPTIMIZER = 4,
     FTMEM_PHASE_FORWARD2 = 5, FTMEM_PHASE_LOSS2 = 6, FTMEM_PHASE_BACKWARD2 = 7, FTMEM_PHASE_OPTIMIZER2 = 8, /* later steps: the states exist */
     FTMEM_PHASE_EVAL = 9, FTMEM_PHASE_SAVE = 10,
-    FTMEM_PHASE_REFERENCE = 11, /* forwards without gradients of a step, of whatever model */
-    FTMEM_PHASE_END = 12
+    FTMEM_PHASE_REFERENCE = 11,  /* forwards without gradients of a step, of whatever model */
+    FTMEM_PHASE_GENERATION = 12, /* completions are generated */
+    FTMEM_PHASE_END = 13
 };
 #define FTMEM_PHASE_CAPACITY 16
 
@@ -385,7 +406,7 @@ enum { FTMEM_VERDICT_UNKNOWN = 0, FTMEM_FITS = 1, FTMEM_MAY_FIT = 2, FTMEM_DOES_
 enum { FTMEM_FROM_EXACT = 1, FTMEM_FROM_RULE = 2, FTMEM_FROM_CALIBRATION = 3, FTMEM_FROM_ASSUMPTION = 4 };
 
 /* Each enum above has a name table: "dtype", "family", "tower", "activation", "adapter", "quant", "optimizer", "attention", "kernel",
-   "recompute", "loss", "objective", "reference", "mask", "task", "stack", "role", "class", "phase", "verdict", "switch"; "part", "fused", "compiled" and "vendor" name
+   "recompute", "save", "loss", "objective", "reference", "generation", "mask", "task", "stack", "role", "class", "phase", "verdict", "switch"; "part", "fused", "compiled" and "vendor" name
    the bits of ftmem_job.freeze, ftmem_job.kernels and ftmem_job.compile and the values of ftmem_gpu.vendor. */
 FTMEM_API const char *ftmem_enum_name(const char *enum_name, int32_t value); /* NULL if there is none */
 FTMEM_API ftmem_status ftmem_enum_parse(const char *enum_name, const char *text, int32_t *value, ftmem_error *error);
@@ -637,7 +658,8 @@ typedef struct ftmem_job {
     int32_t stack_version;        /* of the stack, major x 100 + minor; 0: the newest that the table knows */
     int32_t bitsandbytes_version; /* major x 100 + minor, 43 = 0.43; 0: 50. Before 0.43 a 4-bit linear keeps its input */
     int32_t offload_checkpoints;  /* switch: what checkpoints keep goes to CPU memory (Unsloth, torchtune); AUTO: off */
-    int32_t reserved[2];
+    int32_t ssm_kernels;          /* switch: mamba-ssm and causal-conv1d are installed, whose kernels state-space mixers then run; AUTO: off */
+    int32_t reserved;
     int64_t encoder_sequence;     /* tokens of the encoder's longest row; 0: what the model fixes, else sequence */
     int64_t optimizer_rank;       /* GaLore, APOLLO: rank of the projected gradients; 0: 128 (transformers) */
     int32_t optimizer_in_backward;/* switch: each tensor is updated as its gradient arrives, which is then freed; AUTO: as the optimizer does */
@@ -648,6 +670,11 @@ typedef struct ftmem_job {
     int32_t objective;            /* FTMEM_OBJECTIVE_...; 0: SFT. A row of micro_batch is then a sample: a pair of DPO is two rows of the model */
     int32_t reference;            /* FTMEM_REFERENCE_..., of objectives that have one */
     int64_t completion_sequence;  /* tokens of a row that an objective scores; 0: all but the first */
+    int64_t generation_batch;     /* rows that are generated at once; 0: micro_batch x accumulation (TRL's default) */
+    int32_t recompute_save;       /* FTMEM_SAVE_...; 0: nothing */
+    int32_t recompute_first;      /* recompute the first n blocks only (Megatron's method "block"); 0: all */
+    int32_t recompute_last;       /* recompute the last n blocks only; 0: all */
+    int32_t generation;           /* FTMEM_GENERATION_..., of objectives that generate */
 } ftmem_job;
 
 /* ------------------------------------------------------------------------------------------------- the fields */
@@ -703,6 +730,7 @@ enum {
     FTMEM_NOTE_REMOTE_CODE = 9, /* the model's code is not in transformers: parameters are exact, activations those of the same form there */
     FTMEM_NOTE_DEQUANTIZED = 10, /* the weights are stored in a format that is not trained: predicted as converted to job.dtype on loading */
     FTMEM_NOTE_PLAIN_SSM = 11,  /* state-space mixers in plain torch code, not in the kernels of mamba-ssm */
+    FTMEM_NOTE_SSM_KERNELS = 12, /* the mixers in those kernels, by their sources */
     FTMEM_NOTE_TIER = 8         /* reserved and process are calibrated, with few rows behind them */
 };
 typedef struct ftmem_note {
@@ -745,6 +773,8 @@ typedef struct ftmem_memory {
     int32_t bound_rows;       /* measured runs behind the interval of the allocated tier for a job of this kind */
     int32_t note_count;
     ftmem_note notes[FTMEM_NOTE_CAPACITY];
+    uint64_t host_bytes;        /* of CPU memory, at its highest: what is offloaded. Models, data and Python's own come on top */
+    uint64_t host_pinned_bytes; /* of those, page-locked */
 } ftmem_memory;
 
 /* Memory of one GPU for one job. Touches no memory but the stack and *memory. */

@@ -301,8 +301,8 @@ static ftmem__var attention_additive(attention_call *call, bool aligned)
 {
     ftmem__tape *tape = call->low->tape;
     const ftmem__shape *shape = call->low->shape;
-    bool ready = shape->model->alibi == FTMEM_ON;
-    int64_t s = call->keys, rows = call->low->b * shape->s * (ready ? shape->heads : 1);
+    bool alibi = shape->model->alibi == FTMEM_ON, ready = alibi || shape->tower;
+    int64_t s = call->keys, rows = call->low->b * shape->s * (alibi ? shape->heads : 1);
     int16_t first = ready && shape->stream == call->q.dtype ? -1 : ftmem__alloc(tape, FTMEM__OP_MASK, rows * s, s, call->q.dtype, tape->birth);
     ftmem__var mask = ftmem__constant(rows * s, s, call->q.dtype);
     mask.store = first;
@@ -343,7 +343,7 @@ static ftmem__var attention_flash(attention_call *call)
     ftmem__save_var(tape, out, out);
     ftmem__save_new(tape, out, call->low->b * shape->heads * shape->s, shape->s, FTMEM_FP32);
     ftmem__save_new(tape, out, 128, 0, FTMEM_INT64);
-    tape->flops += attention_flops_forward(call);
+    if (!tape->cached_result) tape->flops += attention_flops_forward(call);
     node = ftmem__recorded(tape, out);
     if (node) {
         node->work = rows * attention_up(shape->d, shape->d <= 128 ? 32 : 64) * 4 + rows * 4;
@@ -399,7 +399,7 @@ static ftmem__var attention_efficient(attention_call *call)
     else ftmem__save_var(tape, out, mask);
     ftmem__save_new(tape, out, out.grad || tape->mode == FTMEM__FORGET ? heads * attention_up(shape->s, 32) + 256 : 256, 0, FTMEM_FP32);
     ftmem__drop(tape, mask);
-    tape->flops += attention_flops_forward(call);
+    if (!tape->cached_result) tape->flops += attention_flops_forward(call);
     node = ftmem__recorded(tape, out);
     if (node) {
         node->work = heads * shape->s * 4 + (attention_half(call->q.dtype) ? call->q.n * 4 : 0);
@@ -737,7 +737,7 @@ static ftmem__var attention_in_chunks(attention_call *call, bool flash)
     out = ftmem__apply(tape, flash ? FTMEM__OP_FLASH : FTMEM__OP_EFFICIENT, in, 3, attention_out_n(call), attention_out_cols(call), call->q.dtype);
     ftmem__save_var(tape, out, out);
     ftmem__save_new(tape, out, attention_chunk_bytes(call, chunk, flash) / 4, 0, FTMEM_FP32);
-    tape->flops += attention_flops_forward(call);
+    if (!tape->cached_result) tape->flops += attention_flops_forward(call);
     node = ftmem__recorded(tape, out);
     if (node) {
         node->work = attention_chunk_work(call, chunk[0].count ? chunk : chunk + 3, flash);

@@ -43,6 +43,8 @@ static const config_vision config_visions[] = {
     { "mistral3", "mistral", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1, NULL },
     { "ministral3", "ministral3", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1,
       NULL }, /* a text_config and a vision_config: Mistral3ForConditionalGeneration */
+    { "paligemma", "gemma", "siglip_vision_model", FTMEM_TOWER_PALIGEMMA, true, true, -1, NULL },
+    { "qwen2_vl", "qwen2", "qwen2_vl_vision", FTMEM_TOWER_QWEN2_VL, false, false, -1, NULL },
     { "qwen2_5_vl", "qwen2", "qwen2_5_vl_vision", FTMEM_TOWER_QWEN2_5_VL, false, false, -1, NULL },
     { "qwen3_vl", "qwen3", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, NULL },
     { "kimi_k25", "deepseek_v3", "kimi_k25_vision", FTMEM_TOWER_KIMI_K25, true, false, -1, NULL },
@@ -1385,6 +1387,7 @@ static ftmem_status config_tower(config_source *tower, const char *prefix, const
     status = config_refuse_head(tower);
     if (status == FTMEM_OK) status = config_refuse_options(tower);
     if (status == FTMEM_OK) status = config_apply_all(tower, model);
+    if (model->tower == FTMEM_TOWER_QWEN2_VL) model->tower_ffn *= model->tower_hidden;
     model->tower_activation = model->activation;
     model->activation = text.activation;
     config_copy_switches(model, &text);

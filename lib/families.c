@@ -362,11 +362,23 @@ static const ftmem__family families_towers[FTMEM_TOWER_END] = {
     [FTMEM_TOWER_LLAVA] = {.model_type = "clip_vision_model", TOWER, .activation = FTMEM_QUICK_GELU, .class_token = true, .embed_norm = true, .modules = CLIP_MODULES},
     [FTMEM_TOWER_GEMMA3] = {.model_type = "siglip_vision_model", TOWER, .activation = FTMEM_GELU_TANH, .patch_bias = true, .image_masks = true, .bridge = FTMEM__BRIDGE_GEMMA3,
         .modules = CLIP_MODULES},
+    [FTMEM_TOWER_PALIGEMMA] = {.model_type = "siglip_vision_model", TOWER, .activation = FTMEM_GELU_TANH, .patch_bias = true, .image_masks = true, .bridge = FTMEM__BRIDGE_PALIGEMMA,
+        .modules = CLIP_MODULES},
+    /* modeling_pixtral.py PixtralVisionModel */
+    [FTMEM_TOWER_MISTRAL3] = {.model_type = "pixtral", .block = families_sequential, .embedding = FTMEM__EMBED_IMAGE, .norm = FTMEM__RMS, .positions = FTMEM__ROPE,
+        .activation = FTMEM_GELU, .bidirectional = true, .any_size = true, .packed = true, .embed_norm = true, .bridge = FTMEM__BRIDGE_MISTRAL3, .tied = OFF, .qkv_bias = OFF,
+        .o_bias = OFF, .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF,
+        .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", "gate_proj", "up_proj", NULL, "down_proj"}},
     /* modeling_qwen2_5_vl.py Qwen2_5_VisionTransformerPretrainedModel */
     [FTMEM_TOWER_QWEN2_5_VL] = {.model_type = "qwen2_5_vl_vision", .block = families_sequential, .embedding = FTMEM__EMBED_IMAGE, .norm = FTMEM__RMS, .positions = FTMEM__ROPE,
         .tables = FTMEM__TABLES_CAST_QK_FP32, .qkv = FTMEM__QKV_HEADS, .activation = FTMEM_SILU, .bidirectional = true, .any_size = true, .chunked = true,
         .bridge = FTMEM__BRIDGE_QWEN, .tied = OFF, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF,
         .modules = {NULL, NULL, NULL, "qkv", "proj", "gate_proj", "up_proj", NULL, "down_proj"}},
+    /* modeling_qwen2_vl.py Qwen2VisionTransformerPretrainedModel */
+    [FTMEM_TOWER_QWEN2_VL] = {.model_type = "qwen2_vl_vision", .block = families_sequential, .embedding = FTMEM__EMBED_IMAGE, .norm = FTMEM__LAYER, .positions = FTMEM__ROPE,
+        .tables = FTMEM__TABLES_CAST_QK_FP32, .qkv = FTMEM__QKV_HEADS, .mlp = FTMEM__PLAIN, .activation = FTMEM_QUICK_GELU, .bidirectional = true, .any_size = true,
+        .chunked = true, .bridge = FTMEM__BRIDGE_QWEN, .tied = OFF, .qkv_bias = ON, .o_bias = ON, .mlp_bias = ON, .norm_bias = ON, .qk_norm = OFF, .parallel = OFF,
+        .two_norms = OFF, .modules = {NULL, NULL, NULL, "qkv", "proj", NULL, "fc1", NULL, "fc2"}},
     /* modeling_qwen3_vl.py Qwen3VLVisionModel */
     [FTMEM_TOWER_QWEN3_VL] = {.model_type = "qwen3_vl_vision", .block = families_sequential, .embedding = FTMEM__EMBED_IMAGE, .norm = FTMEM__LAYER, .positions = FTMEM__ROPE,
         .tables = FTMEM__TABLES_CAST_QK_FP32, .qkv = FTMEM__QKV_HEADS, .mlp = FTMEM__PLAIN, .activation = FTMEM_GELU_TANH, .bidirectional = true, .any_size = true, .chunked = true,

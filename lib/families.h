@@ -113,7 +113,7 @@ enum {
     FTMEM__EMBED_NORMED,
     FTMEM__EMBED_IMAGE
 }; /* the embedding: program.c, encoder.c, image.c */
-enum { FTMEM__BRIDGE_LLAVA, FTMEM__BRIDGE_GEMMA3, FTMEM__BRIDGE_QWEN };
+enum { FTMEM__BRIDGE_LLAVA, FTMEM__BRIDGE_GEMMA3, FTMEM__BRIDGE_QWEN, FTMEM__BRIDGE_MISTRAL3, FTMEM__BRIDGE_PALIGEMMA };
 enum { FTMEM__QK_PER_HEAD, FTMEM__QK_WHOLE, FTMEM__QK_OWN_WEIGHTS }; /* where q/k norms work; a weight for each head */
 
 /* Routers: scores by softmax in fp32, then the best; CAST to the logits' dtype; SCALED by a constant. SIGMOID: the best by
@@ -259,6 +259,7 @@ typedef struct ftmem__family {
     bool image_masks;             /* the text model's masks let tokens of one image see each other (modeling_gemma3.py token_type_ids) */
     bool resampled;               /* a learned table of positions is resampled to each image's grid (modeling_qwen3_vl.py) */
     bool no_input_leaf;           /* enable_input_require_grads finds no embedding in it (modeling_qwen3_vl.py Qwen3VLVisionModel) */
+    bool packed;                  /* all images are one row, with a mask between them (modeling_pixtral.py) */
     bool any_size;                /* images of any size, whose merged patches are whole */
     bool chunked;                 /* attention takes images apart, and windows where it has them (modeling_qwen2_5_vl.py) */
     uint8_t bridge;               /* from a tower to the text model: FTMEM__BRIDGE_... (image.c) */

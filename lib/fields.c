@@ -247,7 +247,7 @@ static bool fields_reserved(int32_t object, const void *x)
     switch (object) {
     case FTMEM_OBJECT_MODEL: return ((const ftmem_model *)x)->reserved != 0;
     case FTMEM_OBJECT_ADAPTER: return false;
-    case FTMEM_OBJECT_JOB: return (job->reserved[0] | job->reserved[1]) != 0;
+    case FTMEM_OBJECT_JOB: return job->reserved != 0;
     default: break;
     }
     for (size_t i = 0; i < sizeof gpu->reserved / sizeof gpu->reserved[0]; ++i) any |= gpu->reserved[i];

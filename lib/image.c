@@ -78,27 +78,61 @@ static ftmem__var image_resampled(ftmem__low *low, ftmem__prologue *p, ftmem__va
     return y;
 }
 
+/* modeling_pixtral.py PixtralVisionModel.forward: all patches in one row; the convolution's output and the row are names. */
+static ftmem__var image_packed(ftmem__low *low, ftmem__prologue *p, ftmem__var patches)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var each = ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, patches), row = ftmem__unary(tape, FTMEM__OP_CAT, each), y;
+    ftmem__drop(tape, each);
+    p->held[p->held_count++] = patches;
+    y = ftmem__low_norm(low, row, low->shape->h);
+    ftmem__drop(tape, row);
+    p->held[p->held_count++] = ftmem__keep(tape, y);
+    return y;
+}
+
 /* Windows of an image. */
 static int64_t image_windows(const ftmem__shape *shape)
 {
     return (shape->grid[0] + shape->window - 1) / shape->window * ((shape->grid[1] + shape->window - 1) / shape->window);
 }
 
-/* get_vision_position_ids and the sequences' ends, then cos and sin of every patch in fp32: kept by rotations that record a graph. */
+/* What every block is given: the mask between images of one row, or the sequences' ends. It lives on where blocks run again, and a
+   mask where a kernel keeps it as it is. */
+static void image_arguments(ftmem__low *low, ftmem__prologue *p, bool graph)
+{
+    const ftmem__shape *shape = low->shape;
+    bool kept = graph && (shape->job->recompute != FTMEM_RECOMPUTE_NONE || shape->family->chunked);
+    int32_t i, count = shape->family->packed ? 0 : 1 + (shape->window > 0);
+    for (i = 0; i < count; i++) {
+        image_hold(low, p, 4 * (low->b * (i ? image_windows(shape) : 1) + 1), FTMEM_INT8);
+        if (kept) p->masks[p->mask_count++] = p->held[--p->held_count];
+    }
+    for (i = 0; i < 2 && !count; i++) image_hold(low, p, shape->grid[i] * 2, FTMEM_INT64); /* hpos_ids, wpos_ids: before they are merged */
+}
+
+/* Of a packed row the mask, kept as it is by memory-efficient attention in its own dtype, else made anew in each call. */
+static int64_t image_mask_elements(const ftmem__low *low, bool graph)
+{
+    const ftmem__shape *shape = low->shape;
+    bool kept = shape->job->recompute != FTMEM_RECOMPUTE_NONE || (shape->job->attention == FTMEM_SDPA && !shape->autocast && shape->s % 16 == 0);
+    return shape->family->packed && graph && kept ? shape->s * shape->s : 0;
+}
+
+/* Positions, cos and sin of every patch: kept by rotations that record a graph (get_vision_position_ids; PixtralVisionModel.forward). */
 void ftmem__low_image_positions(ftmem__low *low, ftmem__prologue *p)
 {
     const ftmem__shape *shape = low->shape;
     bool leaf = shape->require_input_grad && !shape->family->no_input_leaf, cut = shape->job->recompute == FTMEM_RECOMPUTE_REENTRANT && !leaf;
     bool graph = shape->tower_trained || leaf || (shape->adapted && shape->adapter->targets && !cut);
-    int32_t i;
+    int32_t dtype = shape->family->tables == FTMEM__TABLES_CAST ? shape->mask : FTMEM_FP32, i;
+    int64_t mask = image_mask_elements(low, graph);
     if (shape->family->positions != FTMEM__ROPE) return;
     image_hold(low, p, 2 * low->tokens, FTMEM_INT64);
-    for (i = 0; i < 1 + (shape->window > 0); i++) { /* arguments of the blocks */
-        image_hold(low, p, 4 * (low->b * (i ? image_windows(shape) : 1) + 1), FTMEM_INT8);
-        if (graph) p->masks[p->mask_count++] = p->held[--p->held_count];
-    }
+    image_arguments(low, p, graph);
+    if (shape->family->packed && !mask) image_hold(low, p, shape->s * shape->s, shape->mask);
     for (i = 0; i < 2; i++) {
-        image_hold(low, p, low->tokens * shape->rotary, FTMEM_FP32);
+        image_hold(low, p, low->tokens * shape->rotary + (i ? 0 : mask), dtype);
         if (graph) p->tables[i] = p->held[--p->held_count];
     }
     p->has_tables = graph;
@@ -111,6 +145,7 @@ ftmem__var ftmem__low_embed_image(ftmem__low *low, ftmem__prologue *p)
     ftmem__tape *tape = low->tape;
     ftmem__var patches = ftmem__low_patches(low, FTMEM_ROLE_TOWER, shape->s - shape->family->class_token, shape->family->patch_bias), x, rows, y;
     ftmem__low_input_leaf(low, &patches);
+    if (shape->family->packed) return image_packed(low, p, patches);
     if (shape->family->resampled) return image_resampled(low, p, patches);
     if (shape->family->positions != FTMEM__LEARNED) return image_in_windows(low, patches);
     x = image_with_class(low, patches);
@@ -138,7 +173,7 @@ static ftmem__var image_unread_pool(ftmem__low *low)
 
 static ftmem__var image_linear(ftmem__low *low, ftmem__var x, int64_t out)
 {
-    return ftmem__low_linear(low, FTMEM_ROLE_TOWER, x, out, true);
+    return ftmem__low_linear(low, FTMEM_ROLE_TOWER, x, out, low->shape->family->bridge != FTMEM__BRIDGE_MISTRAL3);
 }
 
 /* selected_image_feature[:, 1:]: of several images it is no dense tensor, and a matmul copies it unless autocast does. */
@@ -185,6 +220,7 @@ static ftmem__var image_bridge_llava(ftmem__low *low, ftmem__var x)
     ftmem__var pooled, y;
     ftmem__cache_hold(low->tape, x, ftmem__holds_outputs(low->shape->job));
     pooled = image_unread_pool(low);
+    low->trained = low->shape->projector_trained;
     low->tape->part = FTMEM__PART_TOWER;
     y = image_two_linears(low, image_without_class(low, x));
     ftmem__drop(low->tape, pooled);
@@ -221,15 +257,17 @@ static ftmem__var image_pooled_projector(ftmem__low *low, ftmem__var x)
     return cast;
 }
 
-/* modeling_gemma3.py Gemma3Model.get_image_features, modeling_siglip.py post_layernorm: the outputs hold both tensors. */
-static ftmem__var image_bridge_gemma3(ftmem__low *low, ftmem__var x)
+/* modeling_gemma3.py Gemma3Model.get_image_features, modeling_paligemma.py PaliGemmaModel, modeling_siglip.py post_layernorm: the outputs hold both tensors. */
+static ftmem__var image_bridge_siglip(ftmem__low *low, ftmem__var x)
 {
     ftmem__tape *tape = low->tape;
     bool held = ftmem__holds_outputs(low->shape->job);
     ftmem__var last = ftmem__low_norm(low, x, low->shape->h), y, cast;
+    low->trained = low->shape->projector_trained;
     tape->part = FTMEM__PART_TOWER;
     ftmem__cache_hold(tape, last, held);
-    y = image_pooled_projector(low, last);
+    if (low->shape->family->bridge == FTMEM__BRIDGE_PALIGEMMA) y = image_linear(low, last, low->shape->next->h);
+    else y = image_pooled_projector(low, last);
     ftmem__drop(tape, last);
     ftmem__cache_hold(tape, y, held);
     cast = ftmem__cast(tape, y, low->shape->next->ends);
@@ -256,6 +294,7 @@ ftmem__var ftmem__low_tap(ftmem__low *low, ftmem__var x)
     int64_t merged = low->shape->unit * low->shape->h;
     ftmem__var each, y;
     low->adapted = low->shape->adapted;
+    low->trained = low->shape->projector_trained;
     x.cols = (int32_t)merged;
     y = image_merge(low, ftmem__low_norm(low, x, merged));
     ftmem__cache_hold(low->tape, y, ftmem__holds_outputs(low->shape->job));
@@ -288,17 +327,46 @@ static ftmem__var image_bridge_qwen(ftmem__low *low, ftmem__var x)
     ftmem__tape *tape = low->tape;
     ftmem__var y;
     ftmem__cache_hold(tape, x, ftmem__holds_outputs(low->shape->job));
+    low->trained = low->shape->projector_trained;
     y = image_merge(low, ftmem__low_norm(low, x, low->shape->h));
     if (low->shape->window) image_replace(tape, &y, image_permuted(low, y));
     return image_join(low, y);
+}
+
+/* modeling_mistral3.py Mistral3PatchMerger.forward: unfolded image by image, then joined; takes over x. */
+static ftmem__var image_unfolded(ftmem__low *low, ftmem__var x)
+{
+    ftmem__tape *tape = low->tape;
+    int64_t h = low->shape->h;
+    ftmem__var each = ftmem__unary(tape, FTMEM__OP_CONTIGUOUS, x), grids = ftmem__unary(tape, FTMEM__OP_IM2COL, each), joined, y;
+    joined = ftmem__unary(tape, FTMEM__OP_CAT, grids);
+    joined.cols = (int32_t)(low->shape->unit * h);
+    y = image_linear(low, joined, h);
+    ftmem__drop(tape, joined);
+    ftmem__drop(tape, grids);
+    ftmem__drop(tape, each);
+    ftmem__drop(tape, x);
+    return y;
+}
+
+/* modeling_mistral3.py Mistral3MultiModalProjector.forward; the outputs hold what goes in. */
+static ftmem__var image_bridge_mistral3(ftmem__low *low, ftmem__var x)
+{
+    ftmem__var y;
+    ftmem__cache_hold(low->tape, x, ftmem__holds_outputs(low->shape->job));
+    low->trained = low->shape->projector_trained;
+    y = ftmem__low_norm(low, x, low->shape->h);
+    low->tape->part = FTMEM__PART_TOWER;
+    return image_join(low, image_two_linears(low, image_unfolded(low, y)));
 }
 
 ftmem__var ftmem__low_bridge(ftmem__low *low, ftmem__var x)
 {
     low->tape->part = FTMEM__PART_TOWER;
     low->adapted = low->shape->adapted;
+    if (low->shape->family->bridge == FTMEM__BRIDGE_MISTRAL3) return image_bridge_mistral3(low, x);
     if (low->shape->family->bridge == FTMEM__BRIDGE_QWEN) return image_bridge_qwen(low, x);
-    if (low->shape->family->bridge == FTMEM__BRIDGE_GEMMA3) return image_bridge_gemma3(low, x);
+    if (low->shape->family->bridge != FTMEM__BRIDGE_LLAVA) return image_bridge_siglip(low, x);
     return image_bridge_llava(low, x);
 }
 

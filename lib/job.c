@@ -254,8 +254,10 @@ static void job_fill_training(ftmem__case *c)
     JOB_DEFAULT(job, repeat_kv, FTMEM_OFF)
     JOB_DEFAULT(job, grad_clip, FTMEM_ON)
     JOB_DEFAULT(job, recompute_every, 1)
+    JOB_DEFAULT(job, recompute_save, FTMEM_SAVE_NOTHING)
     JOB_DEFAULT(job, outputs_fp32, FTMEM_OFF)
     JOB_DEFAULT(job, use_cache, FTMEM_OFF)
+    JOB_DEFAULT(job, ssm_kernels, FTMEM_OFF)
     JOB_DEFAULT(job, offload_checkpoints, FTMEM_OFF)
     JOB_DEFAULT(job, bitsandbytes_version, 50)
     JOB_DEFAULT(job, varied_lengths, FTMEM_OFF)
@@ -362,7 +364,7 @@ static void job_fill_stack(ftmem__case *c)
 static void job_fill(ftmem__case *c)
 {
     c->note_count = 0;
-    c->forward_only = false;
+    c->forward_only = c->generates = false;
     if (c->model.inferred) ftmem__case_note(c, FTMEM_NOTE_INFERRED, "model", 0);
     job_fill_stack(c);
     ftmem__objective_fill(c);
@@ -505,13 +507,20 @@ static ftmem_status job_check_trainable_tokens(const ftmem__case *c, ftmem_error
 static ftmem_status job_check_by_kind(const ftmem__case *c, ftmem_error *error)
 {
     const int32_t kernels = c->job.kernels & (FTMEM_FUSED_NORM | FTMEM_FUSED_ROPE | FTMEM_FUSED_LORA);
-    if (!ftmem__family_of(&c->model)->by_kind) return FTMEM_OK;
+    const ftmem__family *family = ftmem__family_of(&c->model);
+    if (family->hands_index && c->job.recompute_save > FTMEM_SAVE_NOTHING)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.recompute_save", ftmem_enum_name("save", c->job.recompute_save),
+                           "job.recompute_save is given, but checkpoints that save results are not modelled in this family");
+    if (!family->by_kind) return FTMEM_OK;
     if (c->job.task != FTMEM_TASK_CAUSAL_LM)
         return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.task", c->job.task, "job.task is not causal_lm, the one that is modelled for this family");
     if (c->job.stack == FTMEM_STACK_LITGPT)
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.stack", "litgpt", "job.stack is litgpt, whose model of this family is not modelled");
     if (c->job.compile & FTMEM_COMPILE_BLOCKS)
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.compile", "blocks", "job.compile has blocks, which are not modelled compiled in this family");
+    if (c->job.recompute_save > FTMEM_SAVE_NOTHING)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.recompute_save", ftmem_enum_name("save", c->job.recompute_save),
+                           "job.recompute_save is given, but checkpoints that save results are not modelled in this family");
     if (kernels == 0) return FTMEM_OK;
     return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.kernels", kernels,
                            "job.kernels has kernels for norms, rotation or LoRA, which are not modelled in this family");
@@ -687,6 +696,23 @@ static ftmem_status job_check_attention(const ftmem__case *c, ftmem_error *error
     return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.attention", "flash2", "job.attention is flash2, which transformers refuses for this family.");
 }
 
+/* mamba_ssm/ops/triton/ssd_combined.py mamba_split_conv1d_scan_combined gets out_proj.weight as it is stored. */
+static ftmem_status job_check_ssm(const ftmem__case *c, ftmem_error *error)
+{
+    const ftmem_adapter *a = &c->adapter;
+    if (c->job.ssm_kernels != FTMEM_ON) return FTMEM_OK;
+    if (c->model.ssm_heads == 0)
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "job.ssm_kernels", "on", "job.ssm_kernels is on, but the model has no state-space mixers");
+    if (ftmem__quant_of(a->quant))
+        return ftmem__fail(
+            error, FTMEM_E_CONFLICT, "job.ssm_kernels", "on",
+            "job.ssm_kernels is on, but adapter.quant is given: in training the kernel multiplies by out_proj.weight as it is stored, which must be plain");
+    if (a->kind != FTMEM_ADAPTER_NONE && job_takes_targets(c) && (a->targets >> FTMEM_ROLE_MIXER_OUT & 1u))
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.ssm_kernels", "on",
+                           "job.ssm_kernels is on, but adapter.targets has out_proj (mixer_out), whose adapter the kernel passes by: name the others");
+    return FTMEM_OK;
+}
+
 static ftmem_status job_check_version(const ftmem__case *c, ftmem_error *error)
 {
     if (c->job.transformers_version >= ftmem__family_of(&c->model)->since) return FTMEM_OK;
@@ -782,6 +808,14 @@ static ftmem_status job_check_idle(const ftmem__case *c, ftmem_error *error)
     if (job->offload_checkpoints == FTMEM_ON && job->recompute == FTMEM_RECOMPUTE_NONE)
         return ftmem__fail(error, FTMEM_E_CONFLICT, "job.offload_checkpoints", "on",
                            "job.offload_checkpoints is on, but job.recompute is none: there are no checkpoints to offload");
+    if (job->recompute_save > FTMEM_SAVE_NOTHING && job->recompute != FTMEM_RECOMPUTE_FULL)
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "job.recompute_save", ftmem_enum_name("save", job->recompute_save),
+                           "job.recompute_save is given, but job.recompute is not full: torch's policies need checkpoints without reentrance");
+    if ((job->recompute_first || job->recompute_last) && job->recompute == FTMEM_RECOMPUTE_NONE)
+        return job_conflict_int("job.recompute_first", job->recompute_first, ", but job.recompute is none: set it to full or reentrant", error);
+    if (job->recompute_save > FTMEM_SAVE_ATTENTION && ftmem__quant_of(c->adapter.quant))
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.recompute_save", ftmem_enum_name("save", job->recompute_save),
+                           "job.recompute_save has matrix products; over a quantised base (adapter.quant) only that of attention is modelled");
     if (job->recompute_every > 1 && job->recompute == FTMEM_RECOMPUTE_NONE)
         return job_conflict_int("job.recompute_every", job->recompute_every, ", but job.recompute is none: set it to full or reentrant", error);
     if (job->eval == FTMEM_ON) return FTMEM_OK;
@@ -822,7 +856,8 @@ static ftmem_status job_check_stacks(const ftmem__case *c, ftmem_error *error)
     else if (c->adapter.modules_to_save) field = "adapter.modules_to_save";
     else if (c->job.loss == FTMEM_LOSS_FUSED || c->job.loss == FTMEM_LOSS_CHUNKED) field = "job.loss";
     else if (c->job.task == FTMEM_TASK_CLASSIFY) field = "job.task";
-    else if (c->job.recompute_every > 1) field = "job.recompute_every";
+    else if (c->job.recompute_every > 1 || c->job.recompute_first || c->job.recompute_last) field = "job.recompute_every";
+    else if (c->job.recompute_save > FTMEM_SAVE_NOTHING) field = "job.recompute_save";
     else if (ftmem__family_of(&c->model)->positions == FTMEM__RELATIVE && c->job.attention >= FTMEM_FLASH2) field = "job.attention";
     if (!field) return FTMEM_OK;
     return ftmem__fail(error, FTMEM_E_UNSUPPORTED, field, "", "This setting is not modelled for a model with an encoder and a decoder.");
@@ -832,7 +867,9 @@ static ftmem_status job_check_image_size(const ftmem__case *c, const char *field
 {
     int64_t side = c->model.patch_size * (c->model.tower_merge > 0 ? c->model.tower_merge : 1);
     if (ftmem__family_tower(&c->model)->any_size) {
-        if (pixels == 0) return ftmem__fail(error, FTMEM_E_MISSING, field, "0", "job.image_height and job.image_width are required: this tower takes any size");
+        if (pixels == 0)
+            return ftmem__fail(error, FTMEM_E_MISSING, field, "0",
+                               "The size of images is missing, but this tower takes any: give job.image_height and job.image_width");
         if (pixels % side == 0) return FTMEM_OK;
         return job_conflict_two(field, pixels, "the side of merged patches", side, ", a multiple of which the processor makes of it", error);
     }
@@ -855,8 +892,12 @@ static ftmem_status job_check_images(const ftmem__case *c, ftmem_error *error)
         return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.images", job->images, "job.images is given, but images are not modelled for this vision tower");
     if (c->model.tower_heads == 0 || c->model.tower_hidden / c->model.tower_heads == 0)
         return ftmem__fail_int(error, FTMEM_E_MISSING, "model.tower_heads", c->model.tower_heads, "model.tower_heads is required where job.images is given");
-    if (job->stack != FTMEM_STACK_TRANSFORMERS || job->kernels)
-        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.images", "given", "job.images is modelled for transformers without fused kernels only");
+    if (job->stack != FTMEM_STACK_TRANSFORMERS || job->kernels || job->compile || job->task != FTMEM_TASK_CAUSAL_LM || job->objective > FTMEM_OBJECTIVE_SFT)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.images", "given",
+                           "job.images is modelled for supervised training with transformers, without fused kernels and compilation, only");
+    if (ftmem__family_tower(&c->model)->packed && (job->attention == FTMEM_FLASH2 || (job->eval == FTMEM_ON && job->eval_batch != job->micro_batch)))
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, job->attention == FTMEM_FLASH2 ? "job.attention" : "job.eval_batch", "",
+                           "For a vision tower that packs all images in one row flash2, and another batch in evaluation, are not modelled");
     if (ftmem__updates_in_backward(job))
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.images", "given", "job.images is not modelled together with an optimizer that works in backward");
     if (c->model.tower_taps > c->model.layers || c->model.tower_taps > c->model.tower_layers)
@@ -882,7 +923,7 @@ static ftmem_status job_check(const ftmem__case *c, ftmem_error *error)
         job_check_loss,           job_check_idle,         job_check_sequence,       job_check_gpu,
         job_check_stacks,         job_check_task,         job_check_attention,      job_check_optimizer,
         job_check_images,         job_check_version,      job_check_compile,        job_check_by_kind,
-        ftmem__objective_check,
+        ftmem__objective_check,   job_check_ssm,
     };
     for (int32_t i = 0; i < FTMEM__COUNT(checks); ++i) {
         ftmem_status status = checks[i](c, error);

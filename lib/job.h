@@ -13,6 +13,7 @@ typedef struct ftmem__case {
     ftmem_note notes[FTMEM_NOTE_CAPACITY];
     int32_t note_count;
     bool forward_only; /* a model that never goes backward in this job */
+    bool generates;    /* nor is trained: it fills a cache of keys and values */
 } ftmem__case;
 
 ftmem_status ftmem__case_load(const ftmem_job *job, ftmem__case *out, ftmem_error *error);

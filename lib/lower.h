@@ -59,6 +59,7 @@ typedef struct ftmem__shape {
     const ftmem_adapter *adapter;
     const ftmem_job *job;
     const ftmem__family *family;
+    bool generates;             /* blocks keep keys and values */
     bool forward_only;          /* nothing goes backward */
     int64_t b, s, tokens;       /* rows, sequence, b x s */
     int64_t h, f, q, kv, vocab; /* widths; q = heads x head_dim, kv = kv_heads x head_dim */
@@ -84,7 +85,7 @@ typedef struct ftmem__shape {
     bool rest_trained;                                       /* final norm, and what stands outside blocks, embedding and head */
     bool position_trained;                                   /* a learned position table: an embedding as well, but never tied */
     bool head_trained, embed_trained, head_copy, embed_copy; /* copies: modules_to_save */
-    bool tower_trained;                                      /* the vision tower and its projector */
+    bool tower_trained, projector_trained;                   /* the vision tower, and its projector */
     bool head_own_trained;                                   /* what the head has beside a matrix that it may share: a bias, a transform */
     bool tied;                                               /* head and embedding are one tensor */
     bool require_input_grad;                                 /* enable_input_require_grads: the embedding's output requires a gradient */

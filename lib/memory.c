@@ -44,6 +44,8 @@ static void memory_fill(const ftmem__step *step, ftmem_memory *m)
     m->kept_bytes = (uint64_t)step->kept_bytes;
     m->kept_layer_bytes = (uint64_t)step->kept_layer_bytes;
     m->resident_bytes = (uint64_t)t->resident;
+    m->host_bytes = (uint64_t)step->host_bytes;
+    m->host_pinned_bytes = (uint64_t)step->host_pinned_bytes;
     m->allocated.expected = (uint64_t)step->peak.bytes;
     for (p = 0; p < FTMEM_PHASE_END; p++) m->phase_allocated[p] = (uint64_t)step->phase[p].bytes;
 }
@@ -77,7 +79,8 @@ static void memory_notes(ftmem__case *c, const ftmem__step *step, const ftmem_me
     if (step->peak.phase >= FTMEM_PHASE_FORWARD2 && step->peak.phase <= FTMEM_PHASE_OPTIMIZER2) ftmem__case_note(c, FTMEM_NOTE_LATER_STEP, NULL, 2);
     if (c->job.recompute != FTMEM_RECOMPUTE_NONE && memory_frozen_blocks(walk)) ftmem__case_note(c, FTMEM_NOTE_CKPT_FROZEN, "job.recompute", 0);
     if (c->model.dequantized && c->adapter.quant <= FTMEM_QUANT_NONE) ftmem__case_note(c, FTMEM_NOTE_DEQUANTIZED, "job.dtype", c->job.dtype);
-    if (c->model.ssm_heads > 0) ftmem__case_note(c, FTMEM_NOTE_PLAIN_SSM, "model.ssm_heads", (int32_t)c->model.ssm_heads);
+    if (c->model.ssm_heads > 0 && c->job.ssm_kernels == FTMEM_ON) ftmem__case_note(c, FTMEM_NOTE_SSM_KERNELS, "job.ssm_kernels", FTMEM_ON);
+    else if (c->model.ssm_heads > 0) ftmem__case_note(c, FTMEM_NOTE_PLAIN_SSM, "model.ssm_heads", (int32_t)c->model.ssm_heads);
     if (walk->shape.family->remote_code) ftmem__case_note(c, FTMEM_NOTE_REMOTE_CODE, "model.family", c->model.family);
     if (m->process.expected) ftmem__case_note(c, FTMEM_NOTE_TIER, NULL, m->bound_rows);
 }
@@ -95,7 +98,8 @@ static ftmem_status memory_besides(const ftmem__case *c, ftmem__walk *walk, ftme
         status = memory_walk(&other, walk, error);
         if (status != FTMEM_OK) return status;
         step->beside[step->besides].forward = &forward[i];
-        ftmem__step_beside(walk, forward[i].of == FTMEM__OF_REFERENCE && c->job.reference == FTMEM_REFERENCE_COPY, &step->beside[step->besides++]);
+        ftmem__step_beside(walk, forward[i].of == FTMEM__OF_REFERENCE && c->job.reference == FTMEM_REFERENCE_COPY, c->job.sequence,
+                           &step->beside[step->besides++]);
     }
     return status;
 }

@@ -67,9 +67,10 @@ static const char *notes_fixed(int32_t code)
     case FTMEM_NOTE_DEQUANTIZED:
         return "the config's weights are stored in a format that is not trained: this is for weights converted to job.dtype when they are loaded";
     case FTMEM_NOTE_PLAIN_SSM:
-        return "state-space mixers run in transformers' plain torch code, which it takes where mamba-ssm and causal-conv1d are not installed: their kernels "
-               "need "
-               "much less memory";
+        return "state-space mixers run in transformers' plain torch code, as where mamba-ssm and causal-conv1d are not installed: their kernels "
+               "(job.ssm_kernels) need much less memory";
+    case FTMEM_NOTE_SSM_KERNELS:
+        return "state-space mixers run in the kernels of mamba-ssm and causal-conv1d: what they allocate was read from their sources, not measured";
     case FTMEM_NOTE_REMOTE_CODE:
         return "the model's code is not part of transformers: its parameters are exact, its activations follow transformers' code of the same form";
     default: return NULL;

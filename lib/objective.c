@@ -4,6 +4,10 @@
 #include "families.h"
 
 #define LOGPS .rows = 1, .loss = FTMEM__LOSS_LOGPS
+#define GENERATE \
+    { \
+        FTMEM__GENERATES, FTMEM__OF_TRAINED, 1 \
+    }
 #define PAIRS .rows = 2, .loss = FTMEM__LOSS_LOGPS, .no_dropout = true
 
 /* Source: trl 1.16 trainer/dpo_trainer.py, kto_trainer.py, reward_trainer.py, grpo_trainer.py, rloo_trainer.py, experimental/orpo and cpo (`_compute_loss`,
@@ -14,8 +18,8 @@ static const ftmem__objective objective_rows[FTMEM_OBJECTIVE_END] = {
     [FTMEM_OBJECTIVE_KTO] = { LOGPS, .no_dropout = true, .names = 1, .outputs = 3,
                               .forward = { { FTMEM__BEFORE, FTMEM__OF_TRAINED, 1 }, { FTMEM__AFTER, FTMEM__OF_REFERENCE, 2 } } },
     [FTMEM_OBJECTIVE_REWARD] = { .rows = 2, .loss = FTMEM__LOSS_PAIRS, .task = FTMEM_TASK_CLASSIFY, .no_dropout = true },
-    [FTMEM_OBJECTIVE_GRPO] = { LOGPS, .names = 3, .reference = FTMEM_REFERENCE_NONE, .forward = { { FTMEM__APART, FTMEM__OF_REFERENCE, 1 } } },
-    [FTMEM_OBJECTIVE_RLOO] = { LOGPS, .names = 3, .forward = { { FTMEM__APART, FTMEM__OF_TRAINED, 1 }, { FTMEM__APART, FTMEM__OF_REFERENCE, 1 } } },
+    [FTMEM_OBJECTIVE_GRPO] = { LOGPS, .names = 3, .reference = FTMEM_REFERENCE_NONE, .forward = { GENERATE, { FTMEM__APART, FTMEM__OF_REFERENCE, 1 } } },
+    [FTMEM_OBJECTIVE_RLOO] = { LOGPS, .names = 3, .forward = { GENERATE, { FTMEM__APART, FTMEM__OF_TRAINED, 1 }, { FTMEM__APART, FTMEM__OF_REFERENCE, 1 } } },
     [FTMEM_OBJECTIVE_ORPO] = { PAIRS, .whole = 2, .names = 3 },
     [FTMEM_OBJECTIVE_CPO] = { PAIRS, .whole = 2, .names = 3 },
     [FTMEM_OBJECTIVE_SIMPO] = { PAIRS, .whole = 1, .names = 3 },
@@ -65,6 +69,7 @@ void ftmem__objective_fill(ftmem__case *c)
     if (o->loss == FTMEM__LOSS_LOGPS && c->job.loss == FTMEM_LOSS_AUTO)
         c->job.loss = o->whole || objective_before_tiles(&c->job) ? FTMEM_LOSS_DROPPED : FTMEM_LOSS_TILES;
     if (c->job.reference == FTMEM_REFERENCE_AUTO) c->job.reference = objective_reference(c, o);
+    if (o->forward[0].when == FTMEM__GENERATES && c->job.generation == FTMEM_GENERATION_AUTO) c->job.generation = FTMEM_GENERATION_TRANSFORMERS;
     if (o->task && c->job.task == FTMEM_TASK_AUTO) c->job.task = o->task;
     if (o->loss == FTMEM__LOSS_PAIRS && c->job.classes == 0) c->job.classes = 1;
     if (c->job.outputs_fp32 == FTMEM_AUTO && c->job.autocast) c->job.outputs_fp32 = FTMEM_ON; /* accelerate wraps the Trainer's model */
@@ -92,6 +97,22 @@ static ftmem_status objective_check_reference(const ftmem__case *c, ftmem_error 
         return objective_refuse("job.reference", name, "job.reference is precomputed, but what job.objective scores is generated while it trains", error);
     if (job->reference <= FTMEM_REFERENCE_NONE || job->eval != FTMEM_ON || job->eval_batch == job->micro_batch) return FTMEM_OK;
     return objective_refuse("job.eval_batch", "", "job.eval_batch other than job.micro_batch is not modelled for an objective with a reference", error);
+}
+
+/* Caches of other things than keys and values of all tokens, or of a window's. */
+static ftmem_status objective_check_generation(const ftmem__case *c, ftmem_error *error)
+{
+    bool generates = ftmem__objective_of(&c->job)->forward[0].when == FTMEM__GENERATES;
+    int64_t i;
+    if (!generates && (c->job.generation || c->job.generation_batch))
+        return ftmem__fail(error, FTMEM_E_CONFLICT, "job.generation", "given",
+                           "job.generation or generation_batch is given, but job.objective generates nothing");
+    if (c->job.generation != FTMEM_GENERATION_TRANSFORMERS) return FTMEM_OK;
+    for (i = 0; i < c->model.layers && c->model.kv_rank == 0; i++)
+        if (ftmem__layer_attention(c->model.layer_kind[i]) > FTMEM__LAYER_NO_ROTATION) break;
+    if (i == c->model.layers) return FTMEM_OK;
+    return objective_refuse("job.generation", "transformers",
+                            "job.generation is modelled for caches of keys and values only, not of this model's attention: set it to none", error);
 }
 
 static ftmem_status objective_check_model(const ftmem__case *c, ftmem_error *error)
@@ -129,6 +150,8 @@ ftmem_status ftmem__objective_check(const ftmem__case *c, ftmem_error *error)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "job.completion_sequence", c->job.completion_sequence,
                                "job.completion_sequence is not less than job.sequence");
     if (c->job.objective == FTMEM_OBJECTIVE_SFT) {
+        status = objective_check_generation(c, error);
+        if (status != FTMEM_OK) return status;
         if (c->job.reference <= FTMEM_REFERENCE_NONE) return FTMEM_OK;
         return ftmem__fail(error, FTMEM_E_CONFLICT, "job.reference", ftmem_enum_name("reference", c->job.reference),
                            "job.reference is given, but job.objective is sft");
@@ -142,12 +165,14 @@ ftmem_status ftmem__objective_check(const ftmem__case *c, ftmem_error *error)
         return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.stack_version", c->job.stack_version,
                                "TRL before 1.14 makes log-probabilities row by row, which is not modelled");
     status = objective_check_model(c, error);
+    if (status == FTMEM_OK) status = objective_check_generation(c, error);
     return status == FTMEM_OK ? objective_check_reference(c, error) : status;
 }
 
 bool ftmem__objective_runs(const ftmem_job *job, const ftmem__forward *forward)
 {
     if (forward->when == FTMEM__NEVER) return false;
+    if (forward->when == FTMEM__GENERATES) return job->generation == FTMEM_GENERATION_TRANSFORMERS;
     return forward->of == FTMEM__OF_TRAINED || job->reference == FTMEM_REFERENCE_COPY || job->reference == FTMEM_REFERENCE_ADAPTER_OFF;
 }
 
@@ -162,6 +187,20 @@ static void objective_reference_case(const ftmem__case *c, ftmem__case *out)
     out->job.freeze = copy ? 0 : FTMEM_PART_ALL_BUT;
 }
 
+int64_t ftmem__objective_completion(const ftmem_job *job)
+{
+    return job->completion_sequence ? job->completion_sequence : job->sequence - 1;
+}
+
+/* generate() starts with a forward over the prompts of all rows. */
+static void objective_prompts(const ftmem__case *c, ftmem__case *out)
+{
+    out->generates = true;
+    out->job.sequence = c->job.sequence - ftmem__objective_completion(&c->job);
+    out->job.completion_sequence = 0;
+    out->job.micro_batch = out->job.eval_batch = c->job.generation_batch ? c->job.generation_batch : c->job.micro_batch * c->job.accumulation;
+}
+
 void ftmem__objective_case(const ftmem__case *c, const ftmem__forward *forward, ftmem__case *out)
 {
     *out = *c;
@@ -173,4 +212,5 @@ void ftmem__objective_case(const ftmem__case *c, const ftmem__forward *forward, 
     out->job.recompute = FTMEM_RECOMPUTE_NONE;
     out->forward_only = true;
     if (forward->of == FTMEM__OF_REFERENCE) objective_reference_case(c, out);
+    if (forward->when == FTMEM__GENERATES) objective_prompts(c, out);
 }

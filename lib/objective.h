@@ -7,7 +7,8 @@
 /* When a forward without gradients runs. */
 enum {
     FTMEM__NEVER,
-    FTMEM__APART, /* before the step: what it makes is a column of the batch */
+    FTMEM__GENERATES, /* completions, before all else */
+    FTMEM__APART,     /* before the step: what it makes is a column of the batch */
     FTMEM__BEFORE,
     FTMEM__AFTER /* between the trained model's log-probabilities and the loss, while all that backward needs is kept */
 };
@@ -23,7 +24,7 @@ typedef struct ftmem__forward {
     uint8_t when, of;
     uint8_t times; /* one after another, alike */
 } ftmem__forward;
-enum { FTMEM__MAX_FORWARDS = 2 };
+enum { FTMEM__MAX_FORWARDS = 3 };
 
 typedef struct ftmem__objective {
     uint8_t rows;      /* of the trained forward for each sample */
@@ -40,6 +41,7 @@ typedef struct ftmem__objective {
 const ftmem__objective *ftmem__objective_of(const ftmem_job *job); /* after its default is filled in */
 void ftmem__objective_fill(ftmem__case *c);
 ftmem_status ftmem__objective_check(const ftmem__case *c, ftmem_error *error);
+int64_t ftmem__objective_completion(const ftmem_job *job); /* tokens of a row that are scored */
 bool ftmem__objective_runs(const ftmem_job *job, const ftmem__forward *forward);
 /* The job of a forward without gradients, as one that evaluates alone. */
 void ftmem__objective_case(const ftmem__case *c, const ftmem__forward *forward, ftmem__case *out);

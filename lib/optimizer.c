@@ -292,7 +292,7 @@ static int64_t optimizer_fed(const ftmem__shape *shape, int64_t rows)
 /* A batch: what the first stack is fed, labels of tokens of the last or of rows. */
 static int64_t optimizer_rows(const ftmem__shape *shape, const ftmem__shape *fed, int64_t rows)
 {
-    int64_t pixels = shape->scattered ? optimizer_pixels(fed, rows * fed->each) : 0;
+    int64_t pixels = shape->scattered ? optimizer_pixels(fed, fed->family->packed ? 1 : rows * fed->each) : 0;
     if (ftmem__objective_of(shape->job)->loss == FTMEM__LOSS_PAIRS) return pixels + optimizer_fed(shape->scattered ? shape : fed, rows);
     return pixels + optimizer_fed(shape->scattered ? shape : fed, rows) +
            ftmem__round512(8 * rows * (ftmem__task_by_row(shape->job->task) ? 1 : shape->s - shape->virtual_tokens));

@@ -237,7 +237,7 @@ static void program_cache(ftmem__low *low, ftmem__var kv[2])
     const ftmem_job *job = low->shape->job;
     ftmem__var given[2];
     int32_t i;
-    if (!low->shape->family->keeps_cache || (job->recompute != FTMEM_RECOMPUTE_NONE && low->training)) return;
+    if (!(low->shape->family->keeps_cache || low->shape->generates) || (job->recompute != FTMEM_RECOMPUTE_NONE && low->training)) return;
     for (i = 0; i < 2; i++) given[i] = kv[i];
     for (i = 0; i < 2; i++) kv[i] = ftmem__unary(low->tape, FTMEM__OP_CAT, kv[i]);
     for (i = 0; i < 2; i++) {
@@ -730,7 +730,8 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
     bool complex_pairs = shape->family->turn == FTMEM__TURN_COMPLEX; /* one complex table: two halves of it here */
     int32_t dtype =
         shape->family->tables == FTMEM__TABLES_FP32 || shape->family->tables == FTMEM__TABLES_TURNED_FP32 || complex_pairs ? FTMEM_FP32 : shape->mask;
-    bool by_row = shape->model->tower == FTMEM_TOWER_QWEN2_5_VL || shape->model->tower == FTMEM_TOWER_QWEN3_VL; /* positions in time, height and width */
+    const ftmem__family *tower = ftmem__family_tower(shape->model);
+    bool by_row = tower && tower->chunked; /* positions in time, height and width */
     bool half = complex_pairs || shape->family->turn == FTMEM__TURN_HALVES;
     int64_t n = (by_row ? low->b : 1) * shape->s * shape->rotary / (half ? 2 : 1);
     if (shape->tower) {
@@ -765,7 +766,7 @@ static void program_mask(ftmem__low *low, ftmem__prologue *p, bool wanted)
     int64_t s = shape->s, rows = (shape->job->mask == FTMEM_MASK_PADDED || shape->image_masks ? low->b : 1) * s;
     bool alibi = shape->family->always_mask && shape->model->alibi == FTMEM_ON; /* modeling_falcon.py: alibi is put in the mask */
     ftmem__var flags, additive;
-    if (!wanted) return;
+    if (!wanted || shape->tower) return;
     flags = program_table(low, rows * s, s, FTMEM_BOOL, FTMEM__OP_MASK);
     if (shape->job->attention != FTMEM_EAGER && !alibi && !ftmem__low_own_eager(low)) {
         program_argument(p, flags);

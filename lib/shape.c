@@ -88,7 +88,8 @@ static void shape_training(ftmem__shape *shape)
     shape->embed_copy = shape->adapted && (saved & FTMEM_PART_EMBED);
     shape->head_copy = shape->adapted && (saved & FTMEM_PART_HEAD);
     shape->tied = shape->model->tied == FTMEM_ON && ftmem__task_of_vocab(job->task);
-    shape->tower_trained = !shape->adapted && shape_trains(job, shape_part(job, FTMEM_PART_TOWER));
+    shape->tower_trained = !shape->adapted && shape_trains(job, shape_part(job, FTMEM_PART_TOWER | FTMEM_PART_VISION));
+    shape->projector_trained = !shape->adapted && shape_trains(job, shape_part(job, FTMEM_PART_TOWER | FTMEM_PART_PROJECTOR));
     shape->rest_trained = !shape->adapted && shape_trains(job, false);
     shape->position_trained = !shape->adapted && shape_trains(job, shape_part(job, FTMEM_PART_EMBED));
     shape->embed_trained = shape->embed_copy || (!shape->adapted && shape_trains(job, shape_part(job, FTMEM_PART_EMBED)));
@@ -132,8 +133,8 @@ static void shape_masks(ftmem__shape *shape)
     int64_t i, window = shape->model->sliding_window;
     bool padded = job->mask == FTMEM_MASK_PADDED && !shape->crossed && !shape->fed_features &&
                   !shape->tower; /* a decoder after an encoder gets no mask of its own rows */
-    bool always =
-        (job->attention == FTMEM_EAGER && shape->causal) || padded || shape->image_masks || shape->model->alibi == FTMEM_ON || shape->family->always_mask;
+    bool always = (job->attention == FTMEM_EAGER && shape->causal) || padded || shape->image_masks || (shape->tower && shape->family->packed) ||
+                  shape->model->alibi == FTMEM_ON || shape->family->always_mask;
     for (i = 0; i < shape->model->layers; i++) {
         if (ftmem__layer_attention(shape->model->layer_kind[i]) == FTMEM__LAYER_SLIDING) shape->has_sliding = true;
         else shape->has_full = true;
@@ -222,11 +223,12 @@ static ftmem_status shape_of(ftmem__shape *shape, const ftmem__case *c, const ft
     shape->taps = shape->scattered ? m->tower_taps : 0;
     shape->tap_every = 1;
     shape->each = tower ? c->job.images : 1;
-    shape->b = c->job.micro_batch * shape->each * ftmem__objective_of(&c->job)->rows;
+    shape->b = tower && family->packed ? 1 : c->job.micro_batch * shape->each * ftmem__objective_of(&c->job)->rows;
     shape->forward_only = c->forward_only;
+    shape->generates = c->generates;
     shape->virtual_tokens = tower ? 0 : c->adapter.virtual_tokens;
     shape->s = s + shape->virtual_tokens;
-    shape->eval_b = c->job.eval_batch * shape->each * ftmem__objective_of(&c->job)->rows;
+    shape->eval_b = tower && family->packed ? 1 : c->job.eval_batch * shape->each * ftmem__objective_of(&c->job)->rows;
     shape->tokens = shape->b * shape->s;
     shape->h = m->hidden;
     shape->f = m->ffn;
@@ -271,7 +273,8 @@ static void shape_taps(ftmem__shape *shape, const ftmem_model *m)
 ftmem_status ftmem__shape_tower(ftmem__shape *shape, const ftmem__shape *text, const ftmem__case *c, ftmem_error *error)
 {
     int64_t tokens = ftmem__tower_tokens(&c->model, &c->job);
-    ftmem_status status = shape_of(shape, c, &c->encoder, ftmem__family_tower(&c->model), tokens, error);
+    bool packed = ftmem__family_tower(&c->model)->packed;
+    ftmem_status status = shape_of(shape, c, &c->encoder, ftmem__family_tower(&c->model), tokens * (packed ? c->job.images * c->job.micro_batch : 1), error);
     shape->adapter = &c->tower;
     shape->rest_trained = shape->position_trained = shape->embed_trained = shape->tower_trained;
     shape->unread = c->model.tower_unread;

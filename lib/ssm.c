@@ -1,5 +1,5 @@
 /* State-space mixers, in the plain torch code that transformers runs where the kernels of mamba-ssm and causal-conv1d are not
-   installed (modeling_nemotron_h.py NemotronHMamba2Mixer; modeling_mamba2.py, modeling_bamba.py and others have the same). */
+   installed, and in those kernels (modeling_nemotron_h.py NemotronHMamba2Mixer; modeling_mamba2.py, modeling_bamba.py and others have the same). */
 #include "lower.h"
 
 typedef struct ssm_sizes {        /* elements of one pass */
@@ -373,6 +373,178 @@ static ftmem__var ssm_mix(ftmem__low *low, const ftmem__var part[3], ftmem__var 
     return y;
 }
 
+/* ------------------------------------------------------------------------------------------- kernels of mamba-ssm */
+
+typedef struct ssm_parameters {
+    ftmem__var conv, conv_bias, dt_bias, d, norm, out, out_bias;
+    bool has_conv_bias, has_out_bias;
+} ssm_parameters;
+
+typedef struct ssm_kernel { /* names of a kernel's forward */
+    int16_t at[6];
+    int32_t count;
+} ssm_kernel;
+
+static void ssm_kernel_name(ftmem__low *low, ssm_kernel *k, int64_t n, int64_t cols, int32_t dtype)
+{
+    k->at[k->count++] = ftmem__alloc(low->tape, FTMEM__OP_FUSED_SSM, n, cols, dtype, low->tape->birth);
+}
+
+static void ssm_kernel_leave(ftmem__low *low, ssm_kernel *k)
+{
+    while (k->count > 0) ftmem__release(low->tape, k->at[--k->count]);
+}
+
+static ssm_parameters ssm_declare(ftmem__low *low, const ssm_sizes *z)
+{
+    const ftmem_model *m = low->shape->model;
+    ssm_parameters p = { 0 };
+    p.has_conv_bias = m->ssm_conv_bias == FTMEM_ON;
+    p.has_out_bias = m->ssm_bias == FTMEM_ON;
+    p.conv = ftmem__low_parameter(low, FTMEM_ROLE_NORM, z->conv * m->conv_kernel, m->conv_kernel, low->trained);
+    if (p.has_conv_bias) p.conv_bias = ftmem__low_parameter(low, FTMEM_ROLE_NORM, z->conv, z->conv, low->trained);
+    p.dt_bias = ftmem__low_parameter(low, FTMEM_ROLE_NORM, m->ssm_heads, m->ssm_heads, low->trained);
+    p.d = ftmem__low_parameter(low, FTMEM_ROLE_NORM, m->ssm_heads, m->ssm_heads, low->trained);
+    p.norm = ftmem__low_parameter(low, FTMEM_ROLE_NORM, z->inner, z->inner, low->trained);
+    p.out = ftmem__low_parameter(low, FTMEM_ROLE_MIXER_OUT, z->inner * low->shape->h, z->inner, low->trained);
+    if (p.has_out_bias) p.out_bias = ftmem__low_parameter(low, FTMEM_ROLE_MIXER_OUT, low->shape->h, low->shape->h, low->trained);
+    return p;
+}
+
+/* The small ones as one operand, of which each gets its gradient. */
+static ftmem__var ssm_bundle(ftmem__low *low, const ssm_parameters *p)
+{
+    ftmem__var in[3], y;
+    int32_t n = 0;
+    in[n++] = p->conv, in[n++] = p->dt_bias;
+    if (p->has_conv_bias) in[n++] = p->conv_bias;
+    y = ftmem__apply(low->tape, FTMEM__OP_BUNDLE, in, n, 1, 1, FTMEM_FP32);
+    in[0] = y, in[1] = p->d, in[2] = p->norm;
+    y = ftmem__apply(low->tape, FTMEM__OP_BUNDLE, in, 3, 1, 1, FTMEM_FP32);
+    if (!p->has_out_bias) return y;
+    in[0] = y, in[1] = p->out_bias;
+    return ftmem__apply(low->tape, FTMEM__OP_BUNDLE, in, 2, 1, 1, FTMEM_FP32);
+}
+
+/* mamba_ssm/ops/triton/ssd_combined.py _mamba_chunk_scan_combined_fwd: dt and its sums in fp32, states of chunks in fp32 and
+   passed on in the dtype of C, the last ones, and C B^T of each group. Returns the output, whose names are the caller's. */
+static int16_t ssm_kernel_scan(ftmem__low *low, const ssm_sizes *z, int32_t dtype, ssm_kernel *k)
+{
+    ftmem__tape *tape = low->tape;
+    const ftmem_model *m = low->shape->model;
+    int16_t states, pairs, out;
+    ssm_kernel_name(low, k, z->heads, m->ssm_heads, FTMEM_FP32);
+    ssm_kernel_name(low, k, z->heads, m->ssm_heads, FTMEM_FP32);
+    states = ftmem__alloc(tape, FTMEM__OP_FUSED_SSM, z->states, m->ssm_state, FTMEM_FP32, tape->birth);
+    ssm_kernel_name(low, k, z->states, m->ssm_state, dtype);
+    ssm_kernel_name(low, k, z->passed - z->states, m->ssm_state, FTMEM_FP32);
+    ftmem__release(tape, states);
+    pairs = ftmem__alloc(tape, FTMEM__OP_FUSED_SSM, z->rows * m->ssm_groups * z->length, z->length, FTMEM_FP32, tape->birth);
+    out = ftmem__alloc(tape, FTMEM__OP_FUSED_SSM, low->tokens * z->inner, z->inner, dtype, tape->birth);
+    ftmem__release(tape, pairs);
+    return out;
+}
+
+static int64_t ssm_bytes(int32_t dtype, int64_t n)
+{
+    return ftmem__round512(ftmem__bytes(dtype, n));
+}
+
+/* _mamba_chunk_scan_combined_bwd, when the states of chunks and their gradients stand in fp32 and in the rows' dtype
+   (_state_passing_bwd): a copy of dt, dt and its sums, C B^T, the last states, partial sums of each chunk's gradient. */
+static int64_t ssm_kernel_states(const ftmem__low *low, const ssm_sizes *z, int32_t dtype)
+{
+    const ftmem_model *m = low->shape->model;
+    int64_t wide = ssm_bytes(FTMEM_FP32, z->states), narrow = ssm_bytes(dtype, z->states);
+    int64_t sum = ssm_bytes(dtype, low->tokens * m->ssm_heads) + 2 * ssm_bytes(FTMEM_FP32, z->heads);
+    sum += ssm_bytes(FTMEM_FP32, z->rows * m->ssm_groups * z->length) + ssm_bytes(FTMEM_FP32, z->passed - z->states);
+    sum += ssm_bytes(FTMEM_FP32, z->states / 64) + ssm_bytes(FTMEM_FP32, z->chunks * m->ssm_heads);
+    return sum + 2 * wide + (dtype == FTMEM_FP32 ? narrow : 2 * narrow);
+}
+
+/* What backward holds besides the gradients that it returns, at the higher of two moments: that one, or when the projection's
+   weight gets its gradient, wanted or not. The scan's output, made again, that of the convolution and its gradient, and the
+   gradients before and after the norm, of whose weight it is there already. Gradients that the tape has made by then and the
+   kernel has not: the projection's, and two of 512 bytes (the bundle's, A's). */
+static int64_t ssm_kernel_work(const ftmem__low *low, const ssm_sizes *z, int32_t dtype)
+{
+    int64_t weight = ssm_bytes(dtype, z->inner * low->shape->h), early = low->trained ? ssm_bytes(low->shape->dtype, z->inner * low->shape->h) : 0;
+    int64_t base = 3 * ssm_bytes(dtype, low->tokens * z->inner) + 2 * ssm_bytes(dtype, low->tokens * z->conv) + ssm_bytes(low->shape->dtype, z->inner);
+    int64_t states = ssm_kernel_states(low, z, dtype) - (low->trained ? 1024 : 0), inside = base + (states > weight ? states : weight) - early;
+    return low->trained && dtype != low->shape->dtype && weight > inside ? weight : inside; /* which is cast when the kernel has returned */
+}
+
+/* MambaSplitConv1dScanCombinedFn: convolution, scan, gated norm and output projection in one function, which keeps the
+   projected input, the scan's output, 1/rms of each group, and autocast's copy of the projection's weight. Takes over nothing. */
+static ftmem__var ssm_fused(ftmem__low *low, ftmem__var projected, ftmem__var a, const ssm_sizes *z)
+{
+    ftmem__tape *tape = low->tape;
+    const ftmem__shape *shape = low->shape;
+    ssm_parameters p = ssm_declare(low, z);
+    ssm_kernel k = { { 0 }, 0 };
+    ftmem__var in[3], y, kept = projected, w16;
+    double flops = 2.0 * (double)low->tokens * (double)z->inner * (double)shape->h;
+    ftmem__node *node;
+    int16_t scanned, normed, roots;
+    if (!tape->stopped) tape->flops += flops;
+    ssm_kernel_name(low, &k, low->tokens * z->conv, z->conv, projected.dtype);
+    scanned = ssm_kernel_scan(low, z, projected.dtype, &k);
+    normed = ftmem__alloc(tape, FTMEM__OP_FUSED_SSM, low->tokens * z->inner, z->inner, projected.dtype, tape->birth);
+    roots = ftmem__alloc(tape, FTMEM__OP_FUSED_SSM, low->tokens * shape->model->ssm_groups, 1, FTMEM_FP32, tape->birth);
+    w16 = ftmem__constant(p.out.n, p.out.cols, projected.dtype);
+    if (shape->autocast && p.out.dtype != projected.dtype) w16.store = ftmem__alloc(tape, FTMEM__OP_CAST, w16.n, w16.cols, w16.dtype, tape->birth);
+    in[0] = projected, in[1] = p.out, in[2] = ssm_bundle(low, &p);
+    y = ftmem__apply(tape, FTMEM__OP_FUSED_SSM, in, 3, low->tokens * shape->h, shape->h, projected.dtype);
+    ftmem__fourth(tape, y, a);
+    kept.store = scanned;
+    ftmem__save_var(tape, y, kept);
+    kept.store = roots;
+    ftmem__save_var(tape, y, kept);
+    ftmem__save_var(tape, y, w16);
+    node = ftmem__recorded(tape, y);
+    if (node) node->work = ssm_kernel_work(low, z, projected.dtype), node->flops = 2 * flops;
+    ftmem__drop(tape, w16);
+    ftmem__release(tape, roots);
+    ftmem__release(tape, normed);
+    ftmem__release(tape, scanned);
+    ssm_kernel_leave(low, &k);
+    return y;
+}
+
+/* Evaluation: the convolution's and the scan's kernels, between which rows are masked; norm and projection in torch. */
+static ftmem__var ssm_evaluated(ftmem__low *low, ftmem__var input, ftmem__var projected, const ssm_sizes *z)
+{
+    ftmem__tape *tape = low->tape;
+    ssm_kernel k = { { 0 }, 0 };
+    ftmem__var convolved = ftmem__constant(low->tokens * z->conv, z->conv, projected.dtype),
+               gate = ftmem__constant(low->tokens * z->inner, z->inner, projected.dtype);
+    ftmem__var scanned = gate, normed, y;
+    convolved.store = ftmem__alloc(tape, FTMEM__OP_FUSED_SSM, convolved.n, z->conv, convolved.dtype, tape->birth);
+    convolved = ssm_padding(low, convolved);
+    ftmem__drop(tape, input); /* its name is taken over */
+    scanned.store = ssm_kernel_scan(low, z, projected.dtype, &k);
+    ssm_kernel_leave(low, &k);
+    normed = ssm_gated_norm(low, scanned, gate, z);
+    y = ftmem__low_linear(low, FTMEM_ROLE_MIXER_OUT, normed, low->shape->h, low->shape->model->ssm_bias == FTMEM_ON);
+    ftmem__drop(tape, convolved);
+    ftmem__drop(tape, normed);
+    ftmem__drop(tape, scanned);
+    return y;
+}
+
+static ftmem__var ssm_in_kernels(ftmem__low *low, ftmem__var x, const ssm_sizes *z)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var own = ssm_padding(low, ftmem__keep(tape, x)), projected, a, y;
+    projected = ftmem__low_linear(low, FTMEM_ROLE_MIXER_IN, own, z->wide, low->shape->model->ssm_bias == FTMEM_ON);
+    a = ssm_a(low);
+    y = low->training ? ssm_fused(low, projected, a, z) : ssm_evaluated(low, own, projected, z);
+    ftmem__drop(tape, a);
+    ftmem__drop(tape, projected);
+    if (low->training) ftmem__drop(tape, own);
+    return y;
+}
+
 /* x stays the caller's. */
 ftmem__var ftmem__low_ssm(ftmem__low *low, ftmem__var x)
 {
@@ -381,20 +553,23 @@ ftmem__var ftmem__low_ssm(ftmem__low *low, ftmem__var x)
     ssm_sizes z = ssm_size(low);
     bool bias = shape->model->ssm_bias == FTMEM_ON;
     int64_t n[3];
-    ftmem__var own = ssm_padding(low, ftmem__keep(tape, x)), projected, part[3], a, convolved, scanned, y;
+    ftmem__var own, projected, part[3], a, convolved, scanned, normed, y;
     int32_t i;
     tape->part = FTMEM__PART_SSM;
+    if (shape->job->ssm_kernels == FTMEM_ON) return ssm_in_kernels(low, x, &z);
+    own = ssm_padding(low, ftmem__keep(tape, x));
     projected = ftmem__low_linear(low, FTMEM_ROLE_MIXER_IN, own, z.wide, bias);
     a = ssm_a(low);
     n[0] = low->tokens * z.inner, n[1] = low->tokens * z.conv, n[2] = low->tokens * shape->model->ssm_heads;
     ftmem__split(tape, projected, 3, n, part);
     scanned = ssm_mix(low, part, a, &z, own, &convolved);
-    ssm_replace(tape, &scanned, ssm_gated_norm(low, scanned, part[0], &z));
-    y = ftmem__cast(tape, scanned, x.dtype);
+    normed = ssm_gated_norm(low, scanned, part[0], &z); /* scan_result is a name beside scan_output */
+    y = ftmem__cast(tape, normed, x.dtype);
     y = ftmem__shaped(y, y.n, z.inner);
     convolved = ftmem__shaped(convolved, convolved.n, z.conv);
     ssm_replace(tape, &y, ftmem__low_linear(low, FTMEM_ROLE_MIXER_OUT, y, shape->h, bias));
     ftmem__drop(tape, convolved);
+    ftmem__drop(tape, normed);
     ftmem__drop(tape, scanned);
     for (i = 0; i < 3; i++) ftmem__drop(tape, part[i]);
     ftmem__drop(tape, a);

@@ -120,10 +120,21 @@ static void step_after(step_run *run, int32_t phase, int32_t pass, const ftmem__
     step_pass(run, phase, text ? walk->deep.pass[pass] : walk->tap.pass[pass], text ? FTMEM__SEGMENT_DEEP : FTMEM__SEGMENT_TAP, pass, (int32_t)layer);
 }
 
-/* Qwen3VLTextModel.forward: layer_outputs is bound anew, and what it named goes. */
+/* Whether the block above this one keeps the stream between them; above the last one its stack's end does. */
+static bool step_kept_above(const step_run *run, const ftmem__stack *stack, int64_t layer)
+{
+    return layer + 1 >= step_layers(stack) || run->walk->kind[stack->of_layer[layer + 1]].in_kept;
+}
+
+/* Qwen3VLTextModel.forward: layer_outputs is bound anew, and what it named goes. What a tower's block lets go of may be kept by
+   the features made of it. */
 static void step_unnamed(step_run *run, int32_t pass, const ftmem__stack *stack, int64_t layer)
 {
-    if (layer > 0 && !stack->shape->tower && step_tapped(stack, layer - 1)) run->level -= step_stream_bytes(stack->shape, run->walk->deep_in.dtype, pass);
+    const ftmem__walk *walk = run->walk;
+    if (layer == 0 || !step_tapped(stack, layer - 1)) return;
+    if (!stack->shape->tower) run->level -= step_stream_bytes(stack->shape, walk->deep_in.dtype, pass);
+    else if (pass == FTMEM__PASS_FORWARD && walk->tap.in_kept && !step_kept_above(run, stack, layer - 1))
+        run->level += step_stream_bytes(stack->shape, walk->tap_in.dtype, pass);
 }
 
 /* Its backward comes before the block's. What the tower's graph keeps of the stream outlives the block above. */
@@ -132,8 +143,14 @@ static void step_after_backward(step_run *run, int32_t phase, int32_t pass, cons
     const ftmem__walk *walk = run->walk;
     const ftmem__ends *end = stack->shape->tower ? &walk->tap : &walk->deep;
     if (!step_tapped(stack, layer) || !end->out_grad) return;
-    if (stack->shape->tower && end->in_kept) run->level += step_stream_bytes(stack->shape, walk->tap_in.dtype, pass);
+    if (stack->shape->tower && end->in_kept && step_kept_above(run, stack, layer)) run->level += step_stream_bytes(stack->shape, walk->tap_in.dtype, pass);
     step_after(run, phase, pass, stack, layer);
+}
+
+/* By its own graph, whatever the first block does. */
+static bool step_stream_kept(const ftmem__stack *stack)
+{
+    return stack->embed.stream_kept || stack->embed.leaf_kept;
 }
 
 static void step_blocks_forward(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack)
@@ -149,8 +166,8 @@ static void step_blocks_forward(step_run *run, int32_t phase, int32_t pass, cons
         step_unnamed(run, pass, stack, i);
         step_after(run, phase, pass, stack, last);
         step_sides_made(run, stack, &run->walk->kind[stack->of_layer[i]], pass);
-        if (i == 0 && pass == FTMEM__PASS_FORWARD && stack->embed.stream_kept && !kind->in_kept) run->level += kind->in_bytes;
-        if (i > 0 || !aliased || ((kind->in_kept || stack->embed.stream_kept) && pass == FTMEM__PASS_FORWARD)) continue;
+        if (i == 0 && pass == FTMEM__PASS_FORWARD && step_stream_kept(stack) && !kind->in_kept) run->level += kind->in_bytes;
+        if (i > 0 || !aliased || ((kind->in_kept || step_stream_kept(stack)) && pass == FTMEM__PASS_FORWARD)) continue;
         run->frame = step_stream_bytes(stack->shape, kind->in_dtype, pass);
         run->level += run->frame;
     }
@@ -274,6 +291,12 @@ static void step_regular_backward(step_run *run)
     run->both = true;
 }
 
+static int32_t step_phase_of(const step_run *run, uint8_t when)
+{
+    if (run->first == FTMEM_PHASE_EVAL) return FTMEM_PHASE_EVAL;
+    return when == FTMEM__GENERATES ? FTMEM_PHASE_GENERATION : FTMEM_PHASE_REFERENCE;
+}
+
 /* The forwards without gradients that run at this point of a step. */
 static void step_besides(step_run *run, uint8_t when)
 {
@@ -284,7 +307,7 @@ static void step_besides(step_run *run, uint8_t when)
         if (step->beside[i].forward->when != when) continue;
         run->beside = (int8_t)(i + 1);
         f.peak = step->beside[i].peak;
-        step_moment(run, run->first == FTMEM_PHASE_EVAL ? FTMEM_PHASE_EVAL : FTMEM_PHASE_REFERENCE, f, ftmem__walk_head(run->walk),
+        step_moment(run, step_phase_of(run, when), f, ftmem__walk_head(run->walk),
                     when == FTMEM__AFTER && run->first != FTMEM_PHASE_EVAL ? FTMEM__PASS_FORWARD : -1, -1);
     }
     run->beside = 0;
@@ -446,6 +469,7 @@ static void step_stack_backward(step_run *run, int32_t phase, int32_t pass, int3
     run->level -= step_waiting(run->walk, stack);
     run->level -= step_arguments(stack);
     step_unbind(run, stack);
+    if (stack->embed.leaf_kept && !run->walk->kind[stack->of_layer[0]].in_kept) run->level -= run->walk->kind[stack->of_layer[0]].in_bytes;
     if (stack->embed.stream_kept && run->walk->kind[stack->of_layer[0]].in_kept) run->level += run->walk->kind[stack->of_layer[0]].in_bytes;
     if (stack->embed.back)
         step_pass(run, phase, step_with_states(run, stack->embed.pass[pass], ftmem__segment_embed(index), pass), ftmem__segment_embed(index), pass, -1);
@@ -502,6 +526,7 @@ static void step_once(step_run *run, int64_t states)
     run->later_micro = false;
     run->level = base + run->scaler + t->workspace_bytes * (first_step ? 1 : 2);
     run->both = !first_step;
+    step_besides(run, FTMEM__GENERATES);
     step_besides(run, FTMEM__APART);
     for (micro = 0; micro < micros; micro++) {
         run->later_micro = micro > 0;
@@ -602,12 +627,24 @@ static int64_t step_middle(const ftmem__walk *walk)
     const ftmem__stack *stack = &walk->stack[0];
     int64_t layers, middle;
     const ftmem__kind *kind;
+    bool next;
     if (step_layers(ftmem__walk_last(walk)) > step_layers(stack)) stack = ftmem__walk_last(walk);
     layers = step_layers(stack);
     middle = layers / 2;
     kind = &walk->kind[stack->of_layer[middle]];
-    return step_narrowed(walk, stack->of_layer[middle]) + kind->born_bytes -
-           (middle == layers - 1 && kind->in_kept && !stack->end.in_kept ? kind->in_bytes : 0);
+    next = middle == layers - 1 ? stack->end.in_kept : walk->kind[stack->of_layer[middle + 1]].in_kept; /* keeps what this one hands on */
+    return step_narrowed(walk, stack->of_layer[middle]) + kind->born_bytes + (next - kind->in_kept) * kind->in_bytes;
+}
+
+/* Inputs of checkpointed blocks, of pageable memory (unsloth_zoo/gradient_checkpointing.py: hidden_states.to("cpu")). */
+static int64_t step_offloaded(const ftmem__walk *walk)
+{
+    int64_t sum = 0;
+    int32_t k;
+    if (walk->shape.job->offload_checkpoints != FTMEM_ON) return 0;
+    for (k = 0; k < walk->kinds; k++)
+        if (walk->kind[k].recomputed && walk->kind[k].out_grad) sum += walk->kind[k].in_bytes * walk->kind[k].layers;
+    return sum;
 }
 
 static void step_flops(ftmem__step *step)
@@ -630,6 +667,7 @@ static void step_flops(ftmem__step *step)
     step->flops_forward += step->totals.regular.flops;
     step->flops_backward += 2 * step->totals.regular.flops;
     step->kept_layer_bytes = step_middle(walk);
+    step->host_bytes = step_offloaded(walk);
 }
 
 static void step_note(void *context, const ftmem__tape *tape, ftmem__op op)
@@ -646,7 +684,42 @@ static void step_note(void *context, const ftmem__tape *tape, ftmem__op op)
     }
 }
 
-void ftmem__step_beside(ftmem__walk *walk, bool own, ftmem__beside *beside)
+/* Keys or values of `tokens` of each row in one block. */
+static int64_t step_cached(const ftmem__shape *shape, int64_t layer, int64_t tokens)
+{
+    int64_t window = shape->model->sliding_window;
+    if (ftmem__layer_attention(shape->model->layer_kind[layer]) == FTMEM__LAYER_SLIDING && window > 0 && tokens > window) tokens = window;
+    return ftmem__round512(ftmem__bytes(shape->autocast ? shape->autocast : shape->stream, shape->eval_b * tokens * shape->kv));
+}
+
+/* The last word: keys of one block are joined to a new tensor while the old one is there, or, with a mask, keys and values copied to all heads;
+   or the logits of one token a row, widened for sampling, and their probabilities. Autocast's copies of weights last to the end of a forward. */
+static int64_t step_last_word(const ftmem__walk *walk, int64_t tokens)
+{
+    const ftmem__shape *shape = &walk->shape;
+    int32_t dtype = shape->autocast ? shape->autocast : shape->stream;
+    int64_t sum = 0, prompts = 0, one = step_cached(shape, 0, tokens), heads = 0, words = shape->eval_b * shape->vocab, i;
+    for (i = 0; i < shape->model->layers; i++) sum += 2 * step_cached(shape, i, tokens);
+    for (i = 0; i < walk->kinds; i++) prompts += walk->kind[i].layers * 2 * ftmem__round512(ftmem__bytes(dtype, shape->eval_b * shape->s * shape->kv));
+    if (shape->mask_full && shape->heads > shape->kv_heads) heads = 2 * ftmem__bytes(dtype, shape->eval_b * tokens * shape->heads * shape->d);
+    if (heads > one) one = heads;
+    words = ftmem__round512(ftmem__bytes(dtype, words)) + 2 * ftmem__round512(ftmem__bytes(FTMEM_FP32, words));
+    return sum + step_eval_cache(walk) - prompts + (one > words ? one : words);
+}
+
+/* transformers' generate: the prompts' forward, whose blocks keep keys and values, then a word at a time. */
+static void step_generate(step_run *run, int64_t tokens)
+{
+    const ftmem__walk *walk = run->walk;
+    ftmem__figure f = { 0, 0, 0 };
+    int32_t i;
+    for (i = 0; i < walk->stacks; i++) step_stack_forward(run, FTMEM_PHASE_EVAL, FTMEM__PASS_EVAL, i);
+    run->level = 0;
+    f.peak = step_last_word(walk, tokens);
+    step_moment(run, FTMEM_PHASE_EVAL, f, 0, -1, -1);
+}
+
+void ftmem__step_beside(ftmem__walk *walk, bool own, int64_t cached, ftmem__beside *beside)
 {
     ftmem__step alone = { 0 };
     step_run run = { 0 };
@@ -658,13 +731,14 @@ void ftmem__step_beside(ftmem__walk *walk, bool own, ftmem__beside *beside)
     ftmem__totals_fill(&alone.totals, walk);
     for (i = 0; i < FTMEM_CLASS_END && own; i++) beside->weight_bytes[i] = alone.totals.weight_bytes[i];
     if (own) beside->buffer_bytes = alone.totals.buffer_bytes;
-    step_eval_forward(&run);
+    if (walk->shape.generates) step_generate(&run, cached);
+    else step_eval_forward(&run);
     step_flops(&alone);
     beside->peak = m->bytes;
-    beside->flops = alone.flops_forward * beside->forward->times;
+    beside->flops = walk->shape.generates ? 0 : alone.flops_forward * beside->forward->times; /* not of a micro-batch */
     beside->note.event = m->event;
     beside->note.count = 0;
-    ftmem__walk_again(walk, m->segment, FTMEM__PASS_EVAL, m->event ? m->event : -1, step_note, &beside->note);
+    if (m->pass >= 0) ftmem__walk_again(walk, m->segment, FTMEM__PASS_EVAL, m->event ? m->event : -1, step_note, &beside->note);
 }
 
 void ftmem__step_run(ftmem__step *step)

@@ -62,6 +62,7 @@ typedef struct ftmem__step {
     ftmem__moment phase[FTMEM_PHASE_CAPACITY];
     ftmem__moment peak;
     int64_t kept_bytes, kept_layer_bytes;
+    int64_t host_bytes, host_pinned_bytes; /* activations in CPU memory at the end of forward */
     double flops_forward, flops_backward;
     ftmem__beside beside[FTMEM__MAX_FORWARDS];
     int32_t besides;
@@ -71,8 +72,9 @@ void ftmem__totals_fill(ftmem__totals *totals, const ftmem__walk *walk);
 int64_t ftmem__param_count(const ftmem__walk *walk, const ftmem__param *param); /* tensors of this row in the whole model */
 int64_t ftmem__segment_states(const ftmem__walk *walk, int32_t segment);        /* of one block of a kind, or of an end */
 void ftmem__step_run(ftmem__step *step);
-/* Figures of a forward without gradients, from the walk of its model; `own`: the model is there for it alone. */
-void ftmem__step_beside(ftmem__walk *walk, bool own, ftmem__beside *beside);
+/* Figures of a forward without gradients, from the walk of its model; `own`: the model is there for it alone; `cached`: tokens of a row at
+   the end of a generation. */
+void ftmem__step_beside(ftmem__walk *walk, bool own, int64_t cached, ftmem__beside *beside);
 
 /* report.c: what is alive at the peak, by class and by kind of tensor. */
 void ftmem__report(ftmem__step *step, ftmem_memory *memory);

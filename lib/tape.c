@@ -295,6 +295,43 @@ static int16_t tape_result(ftmem__tape *tape, ftmem__op op, const ftmem__var *in
     return in[0].store;
 }
 
+/* torch/utils/checkpoint.py _CachingTorchDispatchMode: whether the policy saves what this operation makes. */
+static bool tape_policy(ftmem__tape *tape, ftmem__op op, int32_t count)
+{
+    bool plain = op == FTMEM__OP_LINEAR && count == 2;
+    if (tape->policy <= FTMEM_SAVE_NOTHING || tape->mode == FTMEM__GHOST) return false;
+    if (op == FTMEM__OP_FLASH || op == FTMEM__OP_EFFICIENT) return true;
+    if (tape->policy == FTMEM_SAVE_MATMULS) return op == FTMEM__OP_LINEAR || op == FTMEM__OP_BMM || op == FTMEM__OP_BADDBMM;
+    return tape->policy == FTMEM_SAVE_EVERY_SECOND && plain && ++tape->products % 2 != 0;
+}
+
+static void tape_put_by(ftmem__tape *tape, int16_t store)
+{
+    if (tape->saves == FTMEM__COUNT(tape->saved)) {
+        tape->exhausted = true;
+        return;
+    }
+    ftmem__hold(tape, store);
+    tape->saved[tape->saves++] = store;
+}
+
+void ftmem__drop_saved(ftmem__tape *tape)
+{
+    while (tape->taken < tape->saves) ftmem__release(tape, tape->saved[tape->taken++]);
+    tape->saves = tape->taken = 0;
+}
+
+/* The result of an operation that the policy saves: put by in the first forward, taken in the recomputation. */
+static int16_t tape_kept_result(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int64_t n, int64_t cols, int32_t dtype)
+{
+    int16_t store;
+    tape->cached_result = tape->replay && tape->taken < tape->saves;
+    if (tape->cached_result) return tape->saved[tape->taken++];
+    store = tape_result(tape, op, in, n, cols, dtype);
+    if (tape->mode == FTMEM__FORGET) tape_put_by(tape, store);
+    return store;
+}
+
 /* The result is put together at the end, from registers: to copy what has just been written byte by byte is slow. */
 ftmem__var ftmem__apply(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, int32_t count, int64_t n, int64_t cols, int32_t dtype)
 {
@@ -305,7 +342,9 @@ ftmem__var ftmem__apply(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, i
         node = tape_record(tape, op, in, count, n, dtype, store);
         return ftmem__value(n, cols, dtype, store, node, grad);
     }
-    store = tape_result(tape, op, in, n, cols, dtype);
+    tape->cached_result = false;
+    tape->keeping = tape_policy(tape, op, count);
+    store = tape->keeping ? tape_kept_result(tape, op, in, n, cols, dtype) : tape_result(tape, op, in, n, cols, dtype);
     if (recorded) node = tape_record(tape, op, in, count, n, dtype, store);
     if (grad && tape_rows[op].saves == TAPE_ATTRIBUTE) tape_attribute(tape, in[0].store);
     return ftmem__value(n, cols, dtype, store, node, grad);
@@ -314,7 +353,8 @@ ftmem__var ftmem__apply(ftmem__tape *tape, ftmem__op op, const ftmem__var *in, i
 void ftmem__save_new(ftmem__tape *tape, ftmem__var result, int64_t n, int64_t cols, int32_t dtype)
 {
     ftmem__node *node = ftmem__recorded(tape, result);
-    int16_t store = ftmem__alloc(tape, node ? (ftmem__op)node->op : FTMEM__OP_TABLE, n, cols, dtype, tape->birth);
+    ftmem__op op = node ? (ftmem__op)node->op : FTMEM__OP_TABLE;
+    int16_t store = tape->keeping && !tape->stopped ? tape_kept_result(tape, op, &result, n, cols, dtype) : ftmem__alloc(tape, op, n, cols, dtype, tape->birth);
     if (node) tape_save(tape, node, store);
     ftmem__release(tape, store);
 }
@@ -393,7 +433,7 @@ ftmem__var ftmem__matmul(ftmem__tape *tape, ftmem__op op, ftmem__var x, ftmem__v
     out = ftmem__apply(tape, op, in, bias ? 3 : 2, n, cols, x.dtype);
     node = ftmem__recorded(tape, out);
     if (node) node->flops = flops;
-    if (!tape->stopped || (runs && tape_saves_after(op))) tape->flops += flops;
+    if ((!tape->stopped || (runs && tape_saves_after(op))) && !tape->cached_result) tape->flops += flops;
     return out;
 }
 

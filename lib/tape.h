@@ -130,6 +130,12 @@ struct ftmem__tape {
     int16_t fourth_gradient; /* of the node that runs */
     ftmem__var also;         /* a second value that backward starts from; also_gradient: its gradient, -1: none */
     int16_t also_gradient;
+    uint8_t policy;        /* FTMEM_SAVE_...: of the block that is checkpointed */
+    bool keeping;          /* the last operation is one that it saves */
+    bool cached_result;    /* the last result was a saved one */
+    int16_t saved[64];     /* results that the policy has saved, in order, until the recomputation takes them */
+    int32_t saves, taken;  /* how many there are, and how many it has taken */
+    int32_t products;      /* matrix products so far */
     bool no_grad;          /* torch.no_grad() inside a forward: nothing asks for a gradient */
     bool leaf_input;       /* the segment's input is a leaf, as in a reentrant recomputation: autocast caches its copy */
     ftmem__var input_cast; /* that copy; store -1: none yet */
@@ -249,6 +255,7 @@ int64_t ftmem__hold_history(ftmem__tape *tape, ftmem__var value);
 void ftmem__replay(ftmem__tape *tape, int32_t last); /* record again over a ghost graph, and stop with node `last` */
 /* Hands a gradient to one value: to its producer, its parameter, or the segment's input. */
 void ftmem__deliver(ftmem__tape *tape, ftmem__var to, int16_t gradient);
+void ftmem__drop_saved(ftmem__tape *tape);                                 /* what a policy has saved and nobody has taken */
 void ftmem__drop_attributes(ftmem__tape *tape);                            /* the graph is gone */
 void ftmem__cache_hold(ftmem__tape *tape, ftmem__var value, bool outputs); /* a cache owns it too; outputs: and lives beyond backward */
 void ftmem__cache_clear(ftmem__tape *tape);                                /* the autocast context ends */

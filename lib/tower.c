@@ -60,6 +60,8 @@ ROWS(tower_llava, LINEAR(ONCE, TEXT, H, true, "linear_1"), LINEAR(ONCE, TEXT, TE
 ROWS(tower_siglip, PLAIN(ONCE, H, PATCH, true), PLAIN(ONCE, POSITIONS, H, false), NORM(EACH, H), ATTENTION(true, "out_proj"), NORM(EACH, H),
      LINEAR(EACH, F, H, true, "fc1"), LINEAR(EACH, H, F, true, "fc2"), NORM(ONCE, H));
 ROWS(tower_gemma3, PLAIN(ONCE, H, TEXT, false), VECTOR(ONCE, H));
+/* modeling_paligemma.py PaliGemmaMultiModalProjector */
+ROWS(tower_paligemma, LINEAR(ONCE, TEXT, H, true, "linear"));
 /* modeling_pixtral.py PixtralVisionModel; modeling_mistral3.py Mistral3MultiModalProjector */
 ROWS(tower_pixtral, PLAIN(ONCE, H, PATCH, false), VECTOR(ONCE, H), VECTOR(EACH, H), ATTENTION(false, "o_proj"), VECTOR(EACH, H),
      LINEAR(EACH, F, H, false, "gate_proj"), LINEAR(EACH, F, H, false, "up_proj"), LINEAR(EACH, H, F, false, "down_proj"));
@@ -73,6 +75,10 @@ ROWS(tower_qwen2_5_merger, VECTOR(ONCE, H), LINEAR(ONCE, MERGED, MERGED, true, "
 ROWS(tower_kimi, PLAIN(ONCE, H, PATCH, true), PLAIN(ONCE, POSITIONS, H, false), NORM(EACH, H), NORM(EACH, H), ATTENTION(true, "proj"), LINEAR(EACH, F, H, true, "fc1"),
      LINEAR(EACH, H, F, true, "fc2"), NORM(ONCE, H));
 ROWS(tower_kimi_projector, NORM(ONCE, H), LINEAR(ONCE, MERGED, MERGED, true, "in_proj"), LINEAR(ONCE, TEXT, MERGED, true, "out_proj"));
+/* modeling_qwen2_vl.py Qwen2VisionTransformerPretrainedModel */
+ROWS(tower_qwen2, PLAIN(ONCE, H, PATCH, false), NORM(EACH, H), NORM(EACH, H), LINEAR(EACH, 3H, H, true, "qkv"), LINEAR(EACH, H, H, true, "proj"),
+     LINEAR(EACH, F, H, true, "fc1"), LINEAR(EACH, H, F, true, "fc2"));
+ROWS(tower_qwen2_merger, NORM(ONCE, H), LINEAR(ONCE, MERGED, MERGED, true, "0"), LINEAR(ONCE, TEXT, MERGED, true, "2"));
 /* modeling_qwen3_vl.py Qwen3VLVisionModel */
 ROWS(tower_qwen3, PLAIN(ONCE, H, PATCH, true), PLAIN(ONCE, POSITIONS, H, false), NORM(EACH, H), NORM(EACH, H), LINEAR(EACH, 3H, H, true, "qkv"),
      LINEAR(EACH, H, H, true, "proj"), LINEAR(EACH, F, H, true, "linear_fc1"), LINEAR(EACH, H, F, true, "linear_fc2"));
@@ -96,9 +102,11 @@ ROWS(tower_gemma4_audio_embedder, LINEAR(ONCE, TEXT, OUT, false, "embedding_proj
 static const tower_kind tower_kinds[FTMEM_TOWER_END] = {
     [FTMEM_TOWER_LLAVA] = {tower_clip, tower_llava, 1, 0, 0},
     [FTMEM_TOWER_GEMMA3] = {tower_siglip, tower_gemma3, 1, 0, 0},
+    [FTMEM_TOWER_PALIGEMMA] = {tower_siglip, tower_paligemma, 1, 0},
     [FTMEM_TOWER_MISTRAL3] = {tower_pixtral, tower_mistral3, 0, 2, 0},
     [FTMEM_TOWER_QWEN2_5_VL] = {tower_qwen2_5, tower_qwen2_5_merger, 0, 2, 0},
     [FTMEM_TOWER_KIMI_K25] = {tower_kimi, tower_kimi_projector, 0, 2, 5},
+    [FTMEM_TOWER_QWEN2_VL] = {tower_qwen2, tower_qwen2_merger, 0, 2, 0},
     [FTMEM_TOWER_QWEN3_VL] = {tower_qwen3, tower_qwen3_merger, 0, 2, 0},
     [FTMEM_TOWER_GEMMA4] = {tower_gemma4, tower_gemma4_embedder, 0, 2, 0},
 };
@@ -234,6 +242,7 @@ void ftmem__low_tower(ftmem__low *low)
     low->adapted = shape->adapted;
     tower_widths(m, width);
     if (m->tower_layers > 0) tower_rows(low, tower_kinds[m->tower].rows, width, m->tower_layers);
+    low->trained = shape->projector_trained;
     if (m->tower_layers > 0) tower_rows(low, tower_kinds[m->tower].bridge, width, m->tower_layers);
     if (m->audio_layers == 0) return;
     tower_audio_widths(m, width);

@@ -13,10 +13,12 @@ typedef struct walk_stream { /* of hidden states, between two segments */
     uint8_t dtype;
 } walk_stream;
 
-static bool walk_recomputed(const ftmem__walk *walk, int64_t layer)
+static bool walk_recomputed(const ftmem__shape *shape, int64_t layer)
 {
-    const ftmem_job *job = walk->shape.job;
-    return job->recompute != FTMEM_RECOMPUTE_NONE && (job->recompute_every == 1 || layer % job->recompute_every == 0);
+    const ftmem_job *job = shape->job;
+    if (job->recompute == FTMEM_RECOMPUTE_NONE || layer % job->recompute_every != 0) return false;
+    if (job->recompute_first > 0 && layer >= job->recompute_first) return false;
+    return job->recompute_last == 0 || layer >= shape->model->layers - job->recompute_last;
 }
 
 /* Widths and sharing of a block that has its own. */
@@ -428,6 +430,7 @@ static ftmem__figure walk_block_forward(ftmem__walk *walk, ftmem__kind *kind, bo
         tape->mode = FTMEM__FORGET;
         tape->graphless = walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT;
         tape->shadow = !tape->graphless && !probe;
+        tape->policy = (uint8_t)walk->shape.job->recompute_save;
     }
     x = ftmem__input(tape, low.tokens * low.shape->h, low.shape->h, kind->in_dtype, kind->in_grad && pass != FTMEM__PASS_EVAL);
     walk_give(walk, kind->stack, kind->given, pass, &low);
@@ -589,6 +592,21 @@ static void walk_recompute_reentrant(ftmem__walk *walk, const ftmem__kind *kind,
     if (sided) walk_reentrant_layers(walk, kind, tape, side[FTMEM__SIDE_LAYERS]);
 }
 
+/* What a policy has saved stands on the tape before a block is recomputed: the first forward is run for it. */
+static void walk_save_by_policy(ftmem__walk *walk, ftmem__low *low, ftmem__var x, walk_run *shadow)
+{
+    ftmem__tape *tape = &walk->tape;
+    tape->mode = FTMEM__FORGET;
+    tape->shadow = true;
+    tape->policy = (uint8_t)walk->shape.job->recompute_save;
+    shadow->out = ftmem__low_block(low, x);
+    shadow->low = *low;
+    shadow->nodes = tape->nodes;
+    ftmem__drop(tape, shadow->out);
+    ftmem__cache_clear(tape);
+    tape->products = 0;
+}
+
 static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, ftmem__kind *kind, int32_t pass, const walk_run *shadow, const walk_probe *probe)
 {
     ftmem__tape *tape = &walk->tape;
@@ -596,11 +614,18 @@ static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, ftmem__kind *
     ftmem__figure f;
     ftmem__var x, handed;
     int64_t base;
+    walk_run again;
     int16_t g, side[FTMEM__SIDES];
-    walk_start(walk, kind, pass, probe);
+    bool selective = walk->shape.job->recompute_save > FTMEM_SAVE_NOTHING;
+    walk_start(walk, kind, pass, selective ? NULL : probe);
     x = ftmem__input(tape, low.tokens * low.shape->h, low.shape->h, kind->in_dtype, kind->in_grad);
     walk_give(walk, kind->stack, kind->given, pass, &low);
     handed = walk_handed(kind, &low, true);
+    if (selective) {
+        walk_save_by_policy(walk, &low, x, &again);
+        shadow = &again;
+        walk_listen(tape, probe);
+    }
     tape->birth = FTMEM_CLASS_TEMPORARY;
     g = ftmem__alloc(tape, FTMEM__OP_GRADIENT, x.n, x.cols, kind->out_dtype, FTMEM_CLASS_TEMPORARY);
     walk_side_gradients(walk, kind, &low, side);
@@ -609,6 +634,7 @@ static ftmem__figure walk_checkpointed_backward(ftmem__walk *walk, ftmem__kind *
     ftmem__tape_mark(tape);
     if (walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT) walk_recompute_reentrant(walk, kind, &low, x, g, side);
     else walk_recompute(walk, &low, x, shadow, g, side);
+    ftmem__drop_saved(tape);
     ftmem__drop(tape, x);
     if (walk->shape.job->recompute != FTMEM_RECOMPUTE_REENTRANT) ftmem__drop(tape, handed);
     walk_drop_freed(kind, &low);
@@ -700,11 +726,11 @@ static bool walk_same_place(const ftmem__shape *shape, const ftmem__kind *kind, 
 }
 
 /* Whether a block that is given this belongs to a kind. */
-static bool walk_is_of(const ftmem__walk *walk, const ftmem__shape *shape, const ftmem__kind *kind, int64_t layer, walk_stream in)
+static bool walk_is_of(const ftmem__shape *shape, const ftmem__kind *kind, int64_t layer, walk_stream in)
 {
     return in.grad == kind->in_grad && in.dtype == kind->in_dtype && ftmem__shape_layer_kind(shape, layer) == kind->kind &&
            ftmem__shape_layer_trained(shape, layer) == kind->trained && ftmem__shape_layer_adapted(shape, layer) == kind->adapted &&
-           walk_recomputed(walk, layer) == kind->recomputed && walk_same_place(shape, kind, layer) && walk_unread_place(shape, layer) == kind->unread;
+           walk_recomputed(shape, layer) == kind->recomputed && walk_same_place(shape, kind, layer) && walk_unread_place(shape, layer) == kind->unread;
 }
 
 /* Kinds that differ in what comes to them have the same parameters. */
@@ -731,7 +757,7 @@ static void walk_new_kind(ftmem__walk *walk, int32_t stack, int64_t layer, walk_
     kind->adapted = ftmem__shape_layer_adapted(shape, layer);
     kind->in_grad = in.grad;
     kind->in_dtype = in.dtype;
-    kind->recomputed = walk_recomputed(walk, layer);
+    kind->recomputed = walk_recomputed(shape, layer);
     kind->unread = walk_unread_place(shape, layer);
     kind->cut = shape->tower && kind->recomputed && !in.grad && walk->shape.job->recompute == FTMEM_RECOMPUTE_REENTRANT;
     kind->first = (shape->sided || shape->family->first_plain) && layer == 0;
@@ -747,9 +773,9 @@ static ftmem__kind *walk_layer(ftmem__walk *walk, int32_t stack, int64_t layer, 
 {
     const ftmem__shape *shape = walk->stack[stack].shape;
     int32_t i;
-    if (before && walk_is_of(walk, shape, before, layer, in)) return before;
+    if (before && walk_is_of(shape, before, layer, in)) return before;
     for (i = 0; i < walk->kinds; i++)
-        if (walk->kind[i].stack == stack && walk_is_of(walk, shape, &walk->kind[i], layer, in)) return &walk->kind[i];
+        if (walk->kind[i].stack == stack && walk_is_of(shape, &walk->kind[i], layer, in)) return &walk->kind[i];
     if (i == FTMEM__MAX_KINDS) return NULL;
     walk_new_kind(walk, stack, layer, in);
     return &walk->kind[i];
@@ -833,6 +859,7 @@ static ftmem__figure walk_embed_forward(ftmem__walk *walk, int32_t stack, int32_
     e->cache_bytes = walk_cache_only(tape);
     ftmem__cache_clear(tape);
     if (probe && probe->event == FTMEM__EVENT_RELEASED) probe->capture(probe->context, tape, FTMEM__OP_END);
+    e->leaf_kept = x.node == FTMEM__LEAF;
     e->stream_kept = low.made && tape->stores[x.store].refs > 1 && x.node >= 0;
     ftmem__drop(tape, x);
     for (i = 0; i < 2 && p.has_tables; i++) ftmem__drop(tape, p.tables[i]);

@@ -79,6 +79,7 @@ typedef struct ftmem__ends { /* embedding or end */
     int64_t eval_cache_bytes;
     double flops_forward, flops_backward;
     bool out_grad, in_kept;
+    bool leaf_kept;   /* embedding: the stream is a leaf, which the graph holds whoever keeps it (enable_input_require_grads) */
     bool stream_kept; /* embedding: its own graph keeps the stream as well */
     bool back;        /* embedding: it has a backward */
     uint8_t out_dtype;

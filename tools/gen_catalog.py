@@ -164,7 +164,11 @@ def known_keys(config, defaults, prefix=""):
 
 
 # Models of text and more that are in the catalog whole: the class of each part.
-PARTS = {"gemma4": {"text_config": "gemma4_text", "vision_config": "gemma4_vision", "audio_config": "gemma4_audio"}}
+PARTS = {"gemma4": {"text_config": "gemma4_text", "vision_config": "gemma4_vision", "audio_config": "gemma4_audio"},
+         "llama4": {"text_config": "llama4_text"},
+         "kimi_k25": {"text_config": "deepseek_v3", "vision_config": "kimi_k25_vision"},
+         "qwen3_vl": {"text_config": "qwen3_vl_text", "vision_config": "qwen3_vl_vision"},
+         "qwen3_vl_moe": {"text_config": "qwen3_vl_moe_text", "vision_config": "qwen3_vl_vision"}}
 
 
 def part_keys(config, classes):
@@ -179,17 +183,13 @@ def part_keys(config, classes):
     return found
 
 
-# Names of checkpoints that the text model alone is loaded from.
-TEXT_OF = {"gemma3": "gemma3_text", "llama4": "llama4_text"}
-
-
 def import_configs(folder, as_of):
     classes = load_types()
     rows = []
     for path in sorted(folder.glob("*.json"), key=lambda p: p.name.lower()):
         config = json.loads(path.read_text(encoding="utf-8"))
         typ = config.get("model_type")
-        defaults = classes.get(TEXT_OF.get(typ, typ))
+        defaults = classes.get("gemma3_text" if typ == "gemma3" else typ)
         if typ in PARTS:
             kept = {"model_type": typ, "tie_word_embeddings": config.get("tie_word_embeddings", True)} | part_keys(config, classes)
         elif not defaults:
@@ -197,7 +197,7 @@ def import_configs(folder, as_of):
         else:
             kept = {"model_type": typ} | known_keys(config, defaults)
         for part, key in (("quantization_config", "quant_method"), ("vision_config", "model_type")):
-            if part in config:
+            if part in config and f"{part}.{key}" not in kept:
                 kept[f"{part}.{key}"] = config[part].get(key, "unknown")
         rows.append((path.stem.replace("__", "/", 1), json.dumps(kept, separators=(",", ":")), "its config.json, see models.csv", as_of))
     with open(DATA / "model_configs.csv", "w", newline="", encoding="utf-8") as file:
@@ -302,13 +302,14 @@ def refused(config, classes):
     if stored not in NOT_TRAINED or "vision_config.model_type" in config and config["model_type"] == "gemma3":
         return True
     if config["model_type"] in PARTS:
-        return False
+        part = list(PARTS[config["model_type"]])[-1]
+        return config["model_type"] != "gemma4" and not any(key.startswith(part + ".") for key in config)  # Gemma 4 comes without towers too
     values = classes.get(config["model_type"], ({},))[0]
     if not any(key in values for key in MOE_KEYS) and any(config.get(key) for key in MOE_KEYS):
         return True
     if config["model_type"] == "baichuan" and "max_position_embeddings" not in config:
         return True
-    if TEXT_OF.get(config["model_type"], config["model_type"]) not in classes:
+    if config["model_type"] not in classes and config["model_type"] != "gemma3":
         return True
     return config.get("do_layer_norm_before") is False or bool(config.get("attn_config.clip_qkv"))
 
@@ -365,7 +366,7 @@ def load_models():
 
 def model_rows(models, classes, common):
     for name, config in models:
-        typ = TEXT_OF.get(config["model_type"], config["model_type"])
+        typ = "gemma3_text" if config["model_type"] == "gemma3" else config["model_type"]
         parts = entries_of(config, part_defaults(typ, classes) if typ in PARTS else classes.get(typ, ({}, {}))[0])
         yield f"    {packed([name])} {entries(parts, common)},\n"
 

@@ -72,6 +72,7 @@ OTHER_HEADS = {
     "llava": ("AutoModelForImageTextToText", ""), "gemma3": ("AutoModelForImageTextToText", ""),
     "mistral3": ("AutoModelForImageTextToText", ""), "qwen2_5_vl": ("AutoModelForImageTextToText", ""),
     "gemma4": ("AutoModelForImageTextToText", ""), "gemma4_text": ("AutoModelForCausalLM", ""),
+    "qwen2_vl": ("AutoModelForImageTextToText", ""), "paligemma": ("AutoModelForImageTextToText", ""),
     "qwen3_vl": ("AutoModelForImageTextToText", ""), "qwen3_vl_moe": ("AutoModelForImageTextToText", ""), "kimi_k25": ("AutoModelForImageTextToText", ""),
 }
 MORE_HEADS = {"AutoModelForSequenceClassification": "classify", "AutoModelForTokenClassification": "token_classify"}

@@ -21,7 +21,7 @@ import ftmem
 
 GB, MIB, GIB = 10**9, 1 << 20, 1 << 30
 TIERS = ("allocated", "reserved", "process")
-PHASES = ("forward", "loss", "backward", "optimizer", "forward2", "loss2", "backward2", "optimizer2", "eval", "reference")
+PHASES = ("forward", "loss", "backward", "optimizer", "forward2", "loss2", "backward2", "optimizer2", "eval", "reference", "generation")
 PER_ROW = ("file,id,source,method,tier,measured_bytes,expected_bytes,lower_bytes,upper_bytes,error,phase_measured,"
            "phase_predicted,reason_not_scored").split(",")
 ELEMENT_BYTES = {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int8": 1, "uint8": 1, "bool": 1, "float64": 8, "nf4": 0.5, "fp4": 0.5}
@@ -200,6 +200,8 @@ def written_targets(model, text, job):
     if plain == "DEFAULT":
         raise NotScored("lora_targets", "'DEFAULT' of the framework, not named")
     names = [SHORT.get(n, n) for n in plain.split()]
+    if job.fields.get("stack") == "torchtune":                # torchtune's name of attention's output
+        names = ["o_proj" if n == "output_proj" else n for n in names]
     if BOUNDARY & set(names):
         raise NotScored("lora_targets", f"'{sorted(BOUNDARY & set(names))[0]}' outside the blocks is not modelled")
     found = existing(model, names)
@@ -302,6 +304,8 @@ def read_oracle(job, configs, options):
              accumulation=integer(r, "accum"), loss=pick(r, "loss", {k: k for k in ("held", "loop", "dropped", "fused", "chunked")}),
              grad_clip=on(r["clip"]), cublas_workspace=True, eval=True,
              recompute=pick(r, "ckpt", {"": "none", "reentrant": "reentrant", "nonreentrant": "full"}),
+             offload_checkpoints=r.get("ckpt_offload") == "1",
+             **{"recompute_" + k: r["ckpt_" + k] for k in ("save", "first", "last", "every") if r.get("ckpt_" + k)},
              task=TASKS.get(r["task"]))
     oracle_optimizer(r["opt"], f)
     if f["task"] is None:
@@ -325,6 +329,8 @@ def read_oracle(job, configs, options):
     if int(r.get("eval_batch") or 0):
         f["eval_batch"] = int(r["eval_batch"])
     f["eval_keep_logits"] = pick(r, "eval_logits", {"drop": False, "keep": True}, False)
+    if on(r.get("ssm_kernels", "")):
+        f["ssm_kernels"] = True
     if r.get("freeze"):
         f.update(oracle_freeze(r["freeze"]))
     f["method"] = pick(r, "method", {k: k for k in ("full", "lora", "qlora", "lora8")})
@@ -370,6 +376,8 @@ def oracle_objective(r, fields):
         return
     fields["objective"] = r["objective"]
     fields["loss"] = pick(r, "head", HEADS, "tiles")
+    if r["objective"] in ("grpo", "rloo"):
+        fields["generation"] = r.get("generation") or "none"
     if r["objective"] == "reward":
         fields["loss"], fields["task"] = "dropped", "classify"
     if r.get("reference") and r["objective"] != "sft":
@@ -393,7 +401,7 @@ def oracle_freeze(text):
         parts.append("all_but")
     for item in text.removeprefix("all-but:").split("+"):
         which, _, n = item.partition(":")
-        if which not in ("embed", "head", "first", "last", "biases"):
+        if which not in ("embed", "head", "first", "last", "biases", "tower", "vision", "projector"):
             raise NotScored("freeze", f"'{text}' is not modelled")
         parts.append(which + "_layers" if n else which)
         if n:
@@ -536,8 +544,10 @@ def stack_of(text, options):
     raise NotScored("framework", f"'{text}' is not modelled" if text else "not given")
 
 
-def versions(f, stack, notes):
+def versions(f, stack, notes, source):
     f.update(VERSIONS.get(stack, {}))
+    if "fsdp_qlora" in source:                                # notebooks of early 2024
+        f["transformers_version"] = "4.38"
     for field, name in (("transformers_version", "transformers"), ("torch_version", "torch"), ("bitsandbytes_version", "bnb")):
         found = re.search(rf"\b{name} (\d+\.\d+)", notes)
         if found:
@@ -557,8 +567,8 @@ def read_single(job, configs, options):
     if r["unit"] == "unknown":
         job.read_as.append("unit unknown: GiB")
     stack = f["stack"] = stack_of(r.get("framework") or "", options)
-    versions(f, stack, notes)
-    method = pick(r, "method", {k: k for k in ("full", "lora", "qlora")} if r.get("method") != "other" else {})
+    versions(f, stack, notes, r.get("source") or "")
+    method = pick(r, "method", {"full": "full", "lora": "lora", "qlora": "qlora", "freeze": "full", "other": "lora"})
     single_kernels(job, stack, notes)
     if r.get("compile", "") not in ("no", ""):
         if stack != "torchtune":
@@ -570,6 +580,8 @@ def read_single(job, configs, options):
     name, _, where = r["optimizer"].partition(", ")
     if r["optimizer"].startswith("none (one forward+backward"):
         name = "SGD"                              # nothing is kept, and its update comes after the peak
+    if name == "lora-fa":                         # PEFT's create_lorafa_optimizer: A is frozen, moments of B one tensor at a time
+        f["method"], name = "lora_fa", "torch AdamW foreach=False"
     f["optimizer"] = pick({"optimizer": name}, "optimizer", SINGLE_OPTIMIZERS)
     if stack == "torchtune" and name == "torch AdamW":        # the recipe's default, fused
         del f["optimizer"]
@@ -584,8 +596,74 @@ def read_single(job, configs, options):
         f["gpu"] = gpu_name(r)
     name = SAME_MODEL.get(r["model"], r["model"])
     job.model = OWN_MODEL.get(name) or written_model(name) or configs.model(job.file, name)
-    if f["method"] != "full":
+    if r["method"] == "freeze":
+        single_freeze(job, notes)
+    if r["method"] == "other":
+        single_other(job, stack, notes)
+    elif f["method"] != "full":
         single_adapter(job, stack, notes)
+
+
+# peft_type of the notes: our method, and the field with its size where the rank column has none, as the run's name writes it or
+# as the trained count says
+PEFT_TYPES = {"ADALORA": ("adalora", "rank"), "IA3": ("ia3", None), "LOHA": ("loha", "rank"), "LOKR": ("lokr", "rank"), "OFT": ("oft", "block_size"),
+              "VERA": ("vera", "rank"), "PROMPT_TUNING": ("prompt", "virtual_tokens"), "P_TUNING": ("p_tuning", "virtual_tokens")}
+TUNERS = {"adalora": "adalora", "dora": "lora"}               # ms-swift's names
+
+
+def run_number(row, word):
+    """`rank32` in the name of a run."""
+    found = re.search(rf"{word}-?(\d+)", row["source"])
+    return int(found[1]) if found else None
+
+
+def with_trained_count(job, field, sizes):
+    """The first size that trains as many parameters as the notes say."""
+    trained = re.search(r"\btrainable=(\d+)", job.row.get("notes") or "")
+    for size in sizes:
+        if trained and predict(job.model, {**job.fields, field: size}).trainable == int(trained[1]):
+            return size
+    raise NotScored("method", f"{field} is not given, and no usual one trains {trained[1] if trained else 'a known number of'} parameters")
+
+
+def single_size(job, field):
+    """What the size of the method is: of the row's column, of the name of the run, or by the trained count."""
+    r, f = job.row, job.fields
+    if field == "rank":
+        f["rank"] = int(r["lora_rank"]) if r["lora_rank"] else run_number(r, "rank")
+    elif field == "block_size":                               # PEFT's r is a number of blocks, of the one width that q and v read
+        f["block_size"] = job.model["hidden_size"] // run_number(r, "rank")
+    elif field == "virtual_tokens":
+        f["virtual_tokens"] = with_trained_count(job, "virtual_tokens", (10, 20, 30, 50, 100, 200))
+
+
+def single_other(job, stack, notes):
+    r, f = job.row, job.fields
+    kind, tuner = re.search(r"peft_type=(\w+)", notes), TUNERS.get(notes.partition(";")[0])
+    if not tuner and (not kind or kind[1] not in PEFT_TYPES):
+        raise NotScored("method", f"'{kind[1] if kind else notes.partition(';')[0]}' is not modelled")
+    if f["method"] == "qlora":
+        f["quant"] = "nf4"
+    f["method"], size = PEFT_TYPES[kind[1]] if kind else (tuner, None)
+    if "LSTM" in r["source"]:
+        raise NotScored("method", "P_TUNING by an LSTM is not modelled")
+    if f["method"] == "lora":                                 # the tuner is DoRA
+        f["use_dora"] = True
+        size = "rank"
+    if r["lora_targets"]:
+        f["targets"] = written_targets(job.model, r["lora_targets"], job)
+    if run_number(r, "factor"):
+        f["factors"] = run_number(r, "factor")
+    single_size(job, size)
+
+
+def single_freeze(job, notes):
+    """LISA: embedding, head and some blocks are trained, whichever they are."""
+    f, active = job.fields, re.search(r"LISA (\d+) activated layers", notes)
+    if not active:
+        raise NotScored("method", f"'{notes.partition(';')[0]}' is not modelled")
+    f["freeze"], f["freeze_last_layers"] = ["all_but", "embed", "head", "last_layers"], int(active[1])
+    job.read_as.append("which blocks are trained is not given: the last ones")
 
 
 def written_model(name):

@@ -81,6 +81,70 @@ static void test_encoder(void **state)
     assert_fails(&f, FTMEM_E_CONFLICT, "job.encoder_sequence");
 }
 
+/* A LLaVA whose images have 336 pixels and 576 tokens in the text (LlavaModel.get_image_features: all patches but the class token). */
+static fixture *begin_vision(fixture *f)
+{
+    begin(f)->model.tower = FTMEM_TOWER_LLAVA;
+    f->model.tower_hidden = 1024;
+    f->model.tower_ffn = 4096;
+    f->model.tower_layers = 24;
+    f->model.tower_heads = 16;
+    f->model.tower_unread = 1;
+    f->model.image_size = 336;
+    f->model.patch_size = 14;
+    f->job.images = 1;
+    return f;
+}
+
+static void test_images(void **state)
+{
+    fixture f;
+    (void)state;
+    begin(&f)->job.images = 1;
+    assert_fails(&f, FTMEM_E_CONFLICT, "job.images");
+    begin_vision(&f);
+    assert_loads(&f);
+    assert_true(f.c.encoder.layers == 24 && f.c.encoder.head_dim == 64 && f.c.encoder.activation == FTMEM_QUICK_GELU);
+    f.job.sequence = 576;
+    assert_loads(&f);
+    f.job.sequence = 575;
+    assert_fails(&f, FTMEM_E_CONFLICT, "job.sequence");
+    begin_vision(&f)->job.image_height = 224;
+    assert_fails(&f, FTMEM_E_CONFLICT, "job.image_height");
+    begin_vision(&f)->model.tower_heads = 0;
+    assert_fails(&f, FTMEM_E_MISSING, "model.tower_heads");
+    begin_vision(&f)->job.images = 0;
+    f.job.image_width = 336;
+    assert_fails(&f, FTMEM_E_CONFLICT, "job.images");
+    begin_vision(&f)->job.kernels = FTMEM_FUSED_NORM;
+    assert_fails(&f, FTMEM_E_UNSUPPORTED, "job.images");
+}
+
+/* Windows of 112 pixels, 28 of which are a token; any size in whole tokens (Qwen2_5_VisionTransformerPretrainedModel). */
+static void test_images_of_any_size(void **state)
+{
+    fixture f;
+    (void)state;
+    begin_vision(&f)->model.tower = FTMEM_TOWER_QWEN2_5_VL;
+    f.model.tower_unread = f.model.image_size = 0;
+    f.model.tower_merge = 2;
+    f.model.tower_window = 112;
+    f.model.tower_full_every = 8;
+    f.job.image_height = 280;
+    assert_fails(&f, FTMEM_E_MISSING, "job.image_width");
+    f.job.image_width = 300;
+    assert_fails(&f, FTMEM_E_CONFLICT, "job.image_width");
+    f.job.image_width = 308;
+    f.job.sequence = 110;
+    assert_loads(&f);
+    assert_true(f.c.encoder.layer_kind[6] == 1 && f.c.encoder.layer_kind[7] == 0 && f.c.encoder.layer_kind[8] == 1);
+    f.job.sequence = 109;
+    assert_fails(&f, FTMEM_E_CONFLICT, "job.sequence");
+    f.job.sequence = 110;
+    f.job.attention = FTMEM_EAGER;
+    assert_fails(&f, FTMEM_E_UNSUPPORTED, "job.attention");
+}
+
 static const ftmem_note *find_note(const ftmem__case *c, const char *field)
 {
     for (int32_t i = 0; i < c->note_count; ++i)
@@ -627,7 +691,7 @@ static void what_is_no_note_is_refused(void **state)
     assert_int_equal(ftmem_note_text(NULL, text, sizeof text, &needed), FTMEM_E_ARGUMENT);
     assert_int_equal(ftmem_note_text(&note, NULL, 8, &needed), FTMEM_E_ARGUMENT);
     assert_int_equal(ftmem_note_text(&note, text, sizeof text, &needed), FTMEM_E_RANGE);
-    note.code = FTMEM_NOTE_PLAIN_SSM + 1;
+    note.code = FTMEM_NOTE_SSM_KERNELS + 1;
     assert_int_equal(ftmem_note_text(&note, text, sizeof text, &needed), FTMEM_E_RANGE);
     assert_string_equal(text, "before");
     assert_int_equal(needed, 77);
@@ -637,6 +701,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_encoder),
+        cmocka_unit_test(test_images),
+        cmocka_unit_test(test_images_of_any_size),
         cmocka_unit_test(a_model_is_required),
         cmocka_unit_test(every_struct_must_be_initialised),
         cmocka_unit_test(every_object_is_checked_against_its_ranges),

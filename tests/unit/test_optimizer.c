@@ -49,7 +49,7 @@ static void given_walk(void)
     walk.shape.family = ftmem__family_of(&model);
     walk.stack[0].shape = &walk.shape;
     walk.stacks = walk.kinds = 1;
-    walk.kind[0].layers = 1;
+    walk.kind[0].layers = walk.kind[0].alike = 1;
 }
 
 static int32_t parsed(const char *enum_name, const char *text)

@@ -96,6 +96,7 @@ def test_json(command: Run, config: dict, tmp_path: Path) -> None:
     assert body["schema"] == "ftmem.prediction/1" and body["version"] == ftmem.__version__
     assert set(body["memory"]) == {
         "allocated", "reserved", "process", "usable", "components", "phases", "peak", "resident", "kept", "kept_layer", "context", "bound_rows",
+        "host", "host_pinned",
     }
     assert all(set(body["memory"][tier]) == SIZES for tier in ("allocated", "reserved", "process"))
     assert set(body["memory"]["components"]) == {"weights", "gradients", "states", "activations", "overhead"}

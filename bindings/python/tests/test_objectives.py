@@ -53,7 +53,21 @@ def test_tiles_grow_with_scored_tokens_up_to_a_tile() -> None:
     assert more - many < 4096 * 32768 * 0.2
 
 
-@pytest.mark.parametrize("fields", [{"objective": "sft", "reference": "copy"}, {"objective": "dpo", "reference": "adapter_off", "method": "full"},
+def test_a_cache_of_keys_and_values() -> None:
+    """Two tensors a block of [rows, 4 heads, tokens, 128] in bf16: 8 more tokens of 64 rows in 8 blocks, and those of the one that is copied."""
+    few, many = (ask(method="lora", objective="grpo", seq_len=n, completion_sequence=n - 8, generation_batch=64).memory.phases["generation"].allocated
+                 for n in (2048, 2056))
+    assert 0 <= many - few - (2 * 8 + 1) * 64 * 4 * 128 * 8 * 2 <= 2048  # the batch grows too
+
+
+def test_generation_elsewhere() -> None:
+    here, elsewhere = (ask(method="lora", objective="grpo", completion_sequence=256, generation=g).memory.phases for g in ("transformers", "none"))
+    assert "generation" in here and "generation" not in elsewhere
+    with pytest.raises(ftmem.Unsupported):
+        ftmem.predict("deepseek-ai/DeepSeek-V2-Lite", method="lora", objective="grpo")
+
+
+@pytest.mark.parametrize("fields", [{"objective": "dpo", "generation": "none"}, {"objective": "sft", "reference": "copy"}, {"objective": "dpo", "reference": "adapter_off", "method": "full"},
                                     {"objective": "orpo", "reference": "copy"}, {"objective": "reward", "task": "causal_lm"},
                                     {"objective": "dpo", "completion_sequence": 512}])
 def test_contradictions(fields: dict) -> None:

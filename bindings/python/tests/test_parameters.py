@@ -20,7 +20,7 @@ REFUSED = {
     "made__smollm3-biases": "use_sliding_window",
 }
 # Configs of these are read inside those of vision-language models.
-TOWERS = {"clip_vision_model", "siglip_vision_model", "pixtral", "qwen2_5_vl_vision", "qwen3_vl_vision", "kimi_k25_vision"}
+TOWERS = {"gemma4_vision", "gemma4_audio", "clip_vision_model", "siglip_vision_model", "pixtral", "qwen2_vl_vision", "qwen2_5_vl_vision", "qwen3_vl_vision", "kimi_k25_vision"}
 # Not in transformers: counted by hand in test_remote_code.py.
 REMOTE = {"qwen", "baichuan", "chatglm", "internlm2", "orion", "minicpm", "deepseek", "mimo"}
 # The first block is not like the others: its parameters times the depth are not those of all blocks.
@@ -97,6 +97,20 @@ def test_quantised_counts_are_the_same(row: dict[str, str]) -> None:
     """A 4-bit weight counts as one parameter."""
     prediction = prepared(row, method="qlora", rank=16, target_modules="all-linear").predict()
     assert (prediction.parameters, prediction.trainable) == (int(row["params"]), int(row["lora_r16_all_linear_trainable"]))
+
+
+def test_kernels_of_mixers() -> None:
+    """The kernels keep less, are there for mixers alone, and read out_proj's weight as it is stored."""
+    config = config_of("made__nemotron_h-small")
+    plain, fused = (ftmem.predict(config, seq_len=512, ssm_kernels=k) for k in (False, True))
+    assert fused.memory.kept < plain.memory.kept / 2 and fused.parameters == plain.parameters
+    assert any("mamba-ssm" in str(note) for note in plain.notes) and any("mamba-ssm" in str(note) for note in fused.notes)
+    with pytest.raises(ftmem.Conflict, match="no state-space"):
+        ftmem.predict("meta-llama/Llama-3.2-1B", ssm_kernels=True)
+    with pytest.raises(ftmem.Conflict, match="out_proj"):
+        ftmem.predict(config, method="qlora", target_modules=["in_proj"], ssm_kernels=True)
+    with pytest.raises(ftmem.Unsupported, match="out_proj"):
+        ftmem.predict(config_of("made__bamba-small"), method="lora", target_modules=["out_proj"], ssm_kernels=True)
 
 
 def test_all_linear_is_refused_as_in_peft() -> None:

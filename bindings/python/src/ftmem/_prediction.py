@@ -49,7 +49,7 @@ def make_memory(c: CData) -> Memory:
     components = Components(c.weights_bytes, c.gradients_bytes, c.states_bytes, c.activations_bytes, c.overhead_bytes)
     return Memory(
         make_range(c.allocated), make_range(c.reserved), make_range(c.process), c.usable_bytes, phases, components, make_peak(c),
-        c.resident_bytes, c.kept_bytes, c.kept_layer_bytes, c.context_bytes, c.bound_rows,
+        c.resident_bytes, c.kept_bytes, c.kept_layer_bytes, c.context_bytes, c.bound_rows, c.host_bytes, c.host_pinned_bytes,
     )
 
 

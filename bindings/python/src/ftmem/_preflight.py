@@ -17,7 +17,7 @@ ARGUMENTS = {
     "optim_target_modules": "optim_target_modules",
     "use_liger_kernel": "use_liger_kernel",
 }
-REFUSED = ("deepspeed", "fsdp", "torch_compile")
+REFUSED = ("deepspeed", "fsdp", "torch_compile", "activation_offloading")
 LENGTHS = ("max_length", "max_seq_length")
 ADAPTER = {
     "r": "rank", "init_r": "rank", "target_modules": "target_modules", "lora_dropout": "dropout", "vera_dropout": "dropout", "modules_to_save": "modules_to_save",
@@ -129,6 +129,8 @@ def recompute_of(args: Any) -> dict[str, Any]:
         return {}
     options = getattr(args, f"{name}_kwargs", None) or {}
     version = str(getattr(sys.modules.get("transformers"), "__version__", "5")).split(".")[0]
+    if options.get("selective"):  # trl/models/selective_activation_checkpointing.py
+        return {"gradient_checkpointing": True, "recompute_save": "attention"}
     reentrant = options.get("use_reentrant", version.isdecimal() and int(version) < 5)
     return {"gradient_checkpointing": "reentrant" if reentrant else True}
 

@@ -292,7 +292,7 @@ def document(p: Prediction) -> dict[str, Any]:
             "allocated": span(m.allocated), "reserved": span(m.reserved), "process": span(m.process), "usable": m.usable,
             "components": record(m.components), "phases": {n: {"allocated": f.allocated, "process": f.process} for n, f in m.phases.items()},
             "peak": peak, "resident": m.resident, "kept": m.kept, "kept_layer": m.kept_layer, "context": m.context,
-            "bound_rows": m.bound_rows,
+            "bound_rows": m.bound_rows, "host": m.host, "host_pinned": m.host_pinned,
         },
         "parameters": p.parameters,
         "trainable": p.trainable,

@@ -95,7 +95,7 @@ class Memory(_Record):
 
     __slots__ = (
         "allocated", "reserved", "process", "usable", "phases", "components", "peak", "resident", "kept", "kept_layer",
-        "context", "bound_rows",
+        "context", "bound_rows", "host", "host_pinned",
     )
     allocated: Range
     reserved: Range
@@ -109,6 +109,8 @@ class Memory(_Record):
     kept_layer: int  # of those, born in the middle block
     context: int  # CUDA context and libraries, inside process
     bound_rows: int  # measured runs behind the interval
+    host: int  # CPU memory of what is offloaded
+    host_pinned: int  # of those, page-locked
 
 
 @dataclass(frozen=True)
