@@ -35,21 +35,24 @@ typedef struct config_vision {
     bool tied, projector_bias; /* class defaults, and of vision_feature_layer */
     int64_t feature;
     const char *audio_class; /* of an audio tower; the class then comes without either tower too. NULL: it has none */
+    bool taps;               /* deepstack_visual_indexes */
 } config_vision;
 
 static const config_vision config_visions[] = {
-    { "llava", "llama", "clip_vision_model", FTMEM_TOWER_LLAVA, false, true, -2, NULL },
-    { "gemma3", "gemma3_text", "siglip_vision_model", FTMEM_TOWER_GEMMA3, true, false, -1, NULL },
-    { "mistral3", "mistral", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1, NULL },
-    { "ministral3", "ministral3", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1,
-      NULL }, /* a text_config and a vision_config: Mistral3ForConditionalGeneration */
-    { "paligemma", "gemma", "siglip_vision_model", FTMEM_TOWER_PALIGEMMA, true, true, -1, NULL },
-    { "qwen2_vl", "qwen2", "qwen2_vl_vision", FTMEM_TOWER_QWEN2_VL, false, false, -1, NULL },
-    { "qwen2_5_vl", "qwen2", "qwen2_5_vl_vision", FTMEM_TOWER_QWEN2_5_VL, false, false, -1, NULL },
-    { "qwen3_vl", "qwen3", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, NULL },
-    { "kimi_k25", "deepseek_v3", "kimi_k25_vision", FTMEM_TOWER_KIMI_K25, true, false, -1, NULL },
-    { "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, NULL },
-    { "gemma4", "gemma4_text", "gemma4_vision", FTMEM_TOWER_GEMMA4, true, false, -1, "gemma4_audio" },
+    { "llava", "llama", "clip_vision_model", FTMEM_TOWER_LLAVA, false, true, -2, NULL, false },
+    { "gemma3", "gemma3_text", "siglip_vision_model", FTMEM_TOWER_GEMMA3, true, false, -1, NULL, false },
+    { "mistral3", "mistral", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1, NULL, false },
+    { "ministral3", "ministral3", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1, NULL,
+      false }, /* a text_config and a vision_config: Mistral3ForConditionalGeneration */
+    { "paligemma", "gemma", "siglip_vision_model", FTMEM_TOWER_PALIGEMMA, true, true, -1, NULL, false },
+    { "qwen2_vl", "qwen2", "qwen2_vl_vision", FTMEM_TOWER_QWEN2_VL, false, false, -1, NULL, false },
+    { "qwen2_5_vl", "qwen2", "qwen2_5_vl_vision", FTMEM_TOWER_QWEN2_5_VL, false, false, -1, NULL, false },
+    { "qwen3_vl", "qwen3", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, NULL, true },
+    { "kimi_k25", "deepseek_v3", "kimi_k25_vision", FTMEM_TOWER_KIMI_K25, true, false, -1, NULL, false },
+    { "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, NULL, true },
+    { "qwen3_5", "qwen3_5_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, NULL, false }, /* the same tower, with one output */
+    { "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, NULL, false },
+    { "gemma4", "gemma4_text", "gemma4_vision", FTMEM_TOWER_GEMMA4, true, false, -1, "gemma4_audio", false },
 };
 
 typedef struct config_source {
@@ -1372,6 +1375,13 @@ static ftmem_status config_refuse_head(const config_source *c)
                        "vision_use_head is true; a pooling head of the vision tower is not modelled.");
 }
 
+/* Files call the tower by the whole model's name, or add _vision to it. */
+static bool config_tower_named(const config_vision *vision, const char *tower_class, const char *type)
+{
+    size_t n = strlen(vision->type);
+    return strcmp(type, tower_class) == 0 || (strncmp(type, vision->type, n) == 0 && (type[n] == '\0' || strcmp(type + n, "_vision") == 0));
+}
+
 /* A tower's own config. Its dimensions go beside the text model's; what they have in common is the text model's. */
 static ftmem_status config_tower(config_source *tower, const char *prefix, const char *tower_class, ftmem_model *model)
 {
@@ -1382,7 +1392,7 @@ static ftmem_status config_tower(config_source *tower, const char *prefix, const
     tower->old = NULL;
     tower->cls = config_class_of(tower_class);
     type = config_given(tower, "model_type");
-    if (type && type->type == FTMEM_ENTRY_TEXT && *type->text && strcmp(type->text, tower->vision->type) != 0 && strcmp(type->text, tower_class) != 0)
+    if (type && type->type == FTMEM_ENTRY_TEXT && *type->text && !config_tower_named(tower->vision, tower_class, type->text))
         return config_fail(tower, FTMEM_E_UNSUPPORTED, type, "this tower is not modelled in this model");
     status = config_refuse_head(tower);
     if (status == FTMEM_OK) status = config_refuse_options(tower);
@@ -1418,7 +1428,7 @@ static ftmem_status config_towers(const config_source *c, ftmem_model *model)
         status = config_tower(&tower, "vision_config.", vision->tower_class, model);
         if (status == FTMEM_OK) status = config_features(c, model);
         if (status == FTMEM_OK && vision->tower == FTMEM_TOWER_QWEN2_5_VL) status = config_tower_windows(&tower, model);
-        if (status == FTMEM_OK && vision->tower == FTMEM_TOWER_QWEN3_VL) status = config_taps(&tower, model);
+        if (status == FTMEM_OK && vision->taps) status = config_taps(&tower, model);
         if (status == FTMEM_OK && vision->tower == FTMEM_TOWER_KIMI_K25) status = config_grid_positions(&tower, model);
         if (status == FTMEM_OK && vision->tower == FTMEM_TOWER_GEMMA4) status = config_tower_heads(&tower);
     }

@@ -17,6 +17,7 @@ typedef struct delta_frame { /* names of a Python function: alive until it retur
 typedef struct delta_widths {
     int64_t heads, groups, k, v, keys, values; /* heads of values; of them for each of keys; a head's width; all heads' */
     int64_t length, chunks;                    /* tokens of a row, filled up to whole chunks */
+    bool by_tokens;                            /* queries and keys stay laid out by tokens first: nothing has copied them */
 } delta_widths;
 
 static delta_widths delta_widths_of(const ftmem__low *low)
@@ -31,6 +32,7 @@ static delta_widths delta_widths_of(const ftmem__low *low)
     w.values = w.heads * w.v;
     w.chunks = (low->shape->s + DELTA_CHUNK - 1) / DELTA_CHUNK;
     w.length = w.chunks * DELTA_CHUNK;
+    w.by_tokens = false;
     return w;
 }
 
@@ -61,16 +63,28 @@ static ftmem__var delta_times(ftmem__tape *tape, ftmem__var x, ftmem__var each)
     return y;
 }
 
-/* a @ b over rows x heads (and chunks), n elements in the result, sums over `inner`. */
-static ftmem__var delta_matmul(ftmem__low *low, ftmem__var a, ftmem__var b, int64_t n, int64_t cols, int64_t inner)
+/* An operand of a matmul in autocast's dtype, dense. */
+static ftmem__var delta_operand(ftmem__low *low, ftmem__var x, bool copied)
+{
+    ftmem__var y = ftmem__cast(low->tape, x, low->shape->autocast ? low->shape->autocast : x.dtype);
+    if (copied) delta_replace(low->tape, &y, ftmem__unary(low->tape, FTMEM__OP_CLONE, y));
+    return y;
+}
+
+/* a @ b over rows x heads (and chunks), n elements in the result, sums over `inner`. bmm wants rows and heads together. */
+static ftmem__var delta_matmul_of(ftmem__low *low, ftmem__var a, ftmem__var b, bool copy_a, bool copy_b, int64_t n, int64_t cols, int64_t inner)
 {
     ftmem__tape *tape = low->tape;
-    int32_t dtype = low->shape->autocast ? low->shape->autocast : a.dtype;
-    ftmem__var x = ftmem__cast(tape, a, dtype), w = ftmem__cast(tape, b, dtype), y;
+    ftmem__var x = delta_operand(low, a, copy_a), w = delta_operand(low, b, copy_b), y;
     y = ftmem__matmul(tape, FTMEM__OP_BMM, x, w, NULL, n, cols, 2.0 * (double)n * (double)inner);
     ftmem__drop(tape, w);
     ftmem__drop(tape, x);
     return y;
+}
+
+static ftmem__var delta_matmul(ftmem__low *low, ftmem__var a, ftmem__var b, int64_t n, int64_t cols, int64_t inner)
+{
+    return delta_matmul_of(low, a, b, false, false, n, cols, inner);
 }
 
 /* x[:, :, i] of so many chunks, or a part of a dimension: a view, whose gradient is written into zeros of the whole. */
@@ -168,7 +182,7 @@ static void delta_read(ftmem__low *low, const delta_widths *w, delta_scan *s)
 {
     ftmem__tape *tape = low->tape;
     ftmem__var query = delta_select(tape, s->query, s->chunks), scores, intra, in[2];
-    delta_replace(tape, &s->inter, delta_matmul(low, query, s->state, s->tokens * w->v, w->v, w->k));
+    delta_replace(tape, &s->inter, delta_matmul_of(low, query, s->state, w->by_tokens && w->groups > 1, false, s->tokens * w->v, w->v, w->k));
     ftmem__drop(tape, query);
     scores = delta_select(tape, s->attention, s->chunks);
     intra = delta_matmul(low, scores, s->written, s->tokens * w->v, w->v, DELTA_CHUNK);
@@ -190,14 +204,13 @@ static void delta_update(ftmem__low *low, const delta_widths *w, delta_scan *s, 
     tape->no_grad = no_grad || last;
     kept = delta_times(tape, s->state, decay);
     key = delta_select(tape, s->key, s->chunks);
-    added = delta_matmul(low, key, s->written, s->state.n, s->state.cols, DELTA_CHUNK);
+    added = delta_matmul_of(low, key, s->written, w->by_tokens && w->groups > 1, false, s->state.n, s->state.cols, DELTA_CHUNK);
     ftmem__drop(tape, key);
     ftmem__drop(tape, decay);
     delta_replace(tape, &s->state, ftmem__binary(tape, FTMEM__OP_ADD, kept, added));
     ftmem__drop(tape, kept);
     ftmem__drop(tape, added);
     tape->no_grad = no_grad;
-    (void)w;
 }
 
 static void delta_chunk(ftmem__low *low, const delta_widths *w, delta_scan *s, bool last)
@@ -293,7 +306,8 @@ static ftmem__var delta_mask(ftmem__low *low)
 /* (a @ key.transpose(-1, -2)) * pairwise_decay */
 static ftmem__var delta_scores(ftmem__low *low, const delta_widths *w, ftmem__var a, ftmem__var key, ftmem__var pairwise)
 {
-    ftmem__var scores = delta_matmul(low, a, key, pairwise.n, DELTA_CHUNK, w->k), y = ftmem__binary(low->tape, FTMEM__OP_MUL, scores, pairwise);
+    ftmem__var scores = delta_matmul_of(low, a, key, w->by_tokens, w->by_tokens, pairwise.n, DELTA_CHUNK, w->k),
+               y = ftmem__binary(low->tape, FTMEM__OP_MUL, scores, pairwise);
     ftmem__drop(low->tape, scores);
     return y;
 }
@@ -313,11 +327,30 @@ static ftmem__var delta_by_columns(ftmem__tape *tape, ftmem__var x)
     return y;
 }
 
+/* How the keys of a chunk and the state before it decay up to its end; takes over the key. Of a single chunk nobody reads them. */
+static void delta_between(ftmem__low *low, const delta_widths *w, ftmem__var key, ftmem__var cumulative, delta_frame *frame, delta_scan *s)
+{
+    ftmem__tape *tape = low->tape;
+    ftmem__var last, decay;
+    bool no_grad = tape->no_grad;
+    tape->no_grad = no_grad || w->chunks == 1;
+    last = ftmem__apply(tape, FTMEM__OP_SLICE, &cumulative, 1, cumulative.n / DELTA_CHUNK, 1, FTMEM_FP32);
+    decay = delta_decay_between(low, last, cumulative, cumulative.n, 1, NULL);
+    ftmem__drop(tape, last);
+    s->key = delta_name(frame, delta_times(tape, key, decay));
+    ftmem__drop(tape, decay);
+    ftmem__drop(tape, key);
+    last = ftmem__apply(tape, FTMEM__OP_SLICE, &cumulative, 1, cumulative.n / DELTA_CHUNK, 1, FTMEM_FP32);
+    s->chunk_decay = delta_name(frame, ftmem__unary(tape, FTMEM__OP_EXP, last));
+    ftmem__drop(tape, last);
+    tape->no_grad = no_grad;
+}
+
 /* What is computed for all chunks at once; in: query, key, value, beta, decay, which are names of the frame from here on. */
 static void delta_within(ftmem__low *low, const delta_widths *w, const ftmem__var in[5], delta_frame *frame, delta_scan *s)
 {
     ftmem__tape *tape = low->tape;
-    ftmem__var value_beta = delta_times(tape, in[2], in[3]), key_beta = delta_times(tape, in[1], in[3]), mask, cumulative, pairwise, system, right, last;
+    ftmem__var value_beta = delta_times(tape, in[2], in[3]), key_beta = delta_times(tape, in[1], in[3]), mask, cumulative, pairwise, system, right;
     key_beta = delta_name(frame, delta_by_columns(tape, key_beta));
     value_beta = delta_name(frame, delta_by_columns(tape, value_beta));
     mask = delta_name(frame, delta_mask(low));
@@ -330,29 +363,18 @@ static void delta_within(ftmem__low *low, const delta_widths *w, const ftmem__va
     s->decayed = delta_name(frame, delta_solve(low, system, right));
     s->state = delta_zeros(low, low->b * w->heads * w->k * w->v, w->v);
     s->out = delta_zeros(low, value_beta.n, w->v);
-    s->query = delta_decayed(low, in[0], cumulative);
+    s->query = delta_name(frame, delta_decayed(low, in[0], cumulative));
     ftmem__drop(tape, in[0]);
-    last = ftmem__apply(tape, FTMEM__OP_SLICE, &cumulative, 1, cumulative.n / DELTA_CHUNK, 1, FTMEM_FP32);
-    right = delta_decay_between(low, last, cumulative, cumulative.n, 1, NULL);
-    ftmem__drop(tape, last);
-    s->key = delta_times(tape, in[1], right);
-    ftmem__drop(tape, right);
-    ftmem__drop(tape, in[1]);
-    last = ftmem__apply(tape, FTMEM__OP_SLICE, &cumulative, 1, cumulative.n / DELTA_CHUNK, 1, FTMEM_FP32);
-    s->chunk_decay = delta_name(frame, ftmem__unary(tape, FTMEM__OP_EXP, last));
-    ftmem__drop(tape, last);
-    delta_name(frame, s->query);
-    delta_name(frame, s->key);
+    delta_between(low, w, in[1], cumulative, frame, s);
 }
 
-/* The output by heads, which is a copy, then in the order of tokens, which is one too, by its cast or by the caller's reshape;
-   takes over x. */
+/* The output by heads, which is a copy, then in the stream's dtype; takes over x. */
 static ftmem__var delta_result(ftmem__low *low, const delta_widths *w, ftmem__var x, int32_t dtype)
 {
     ftmem__tape *tape = low->tape;
     delta_replace(tape, &x, ftmem__unary(tape, FTMEM__OP_CLONE, x));
     if (w->length != low->shape->s) delta_replace(tape, &x, ftmem__apply(tape, FTMEM__OP_SLICE, &x, 1, low->tokens * w->values, w->v, FTMEM_FP32));
-    delta_replace(tape, &x, dtype == FTMEM_FP32 ? ftmem__unary(tape, FTMEM__OP_CLONE, x) : ftmem__cast(tape, x, dtype));
+    delta_replace(tape, &x, ftmem__cast(tape, x, dtype));
     return x;
 }
 
@@ -474,19 +496,30 @@ static void delta_heads(ftmem__low *low, const delta_widths *w, ftmem__var mixed
 }
 
 /* Qwen3NextGatedDeltaNet.forward after its projections. */
-static ftmem__var delta_mix(ftmem__low *low, const delta_widths *w, delta_inputs *in, delta_frame *frame)
+static ftmem__var delta_mix(ftmem__low *low, delta_widths *w, delta_inputs *in, delta_frame *frame)
 {
     ftmem__tape *tape = low->tape;
     ftmem__var given[5], mixed = delta_name(frame, delta_convolve(low, w, in->mixed)), core, y;
     int32_t i;
     delta_heads(low, w, mixed, given);
+    w->by_tokens = mixed.dtype == FTMEM_FP32 && w->length == low->shape->s;
     while (in->count > 0) ftmem__drop(tape, in->parts[--in->count]);
     given[3] = ftmem__unary(tape, FTMEM__OP_SIGMOID, in->b);
     given[4] = delta_decay(low, w, in->a);
     for (i = 0; i < 5; i++) delta_name(frame, given[i]);
     core = delta_rule(low, w, given);
+    if (given[0].dtype == FTMEM_FP32) delta_replace(tape, &core, ftmem__unary(tape, FTMEM__OP_CLONE, core)); /* no cast has put tokens first */
     y = ftmem__low_gated_norm(low, core, in->z, w->v);
     ftmem__drop(tape, core);
+    return y;
+}
+
+/* apply_mask_to_padding_states */
+static ftmem__var delta_unpadded(ftmem__low *low, ftmem__var x)
+{
+    ftmem__var mask = ftmem__constant(low->tokens, 1, x.dtype), y;
+    if (low->shape->job->mask != FTMEM_MASK_PADDED) return ftmem__keep(low->tape, x);
+    y = ftmem__binary(low->tape, FTMEM__OP_MUL, x, mask);
     return y;
 }
 
@@ -497,7 +530,7 @@ ftmem__var ftmem__low_delta(ftmem__low *low, ftmem__var x)
     delta_inputs in;
     ftmem__var core, y;
     low->tape->part = FTMEM__PART_ATTENTION;
-    in = delta_project(low, &w, x, &frame);
+    in = delta_project(low, &w, delta_name(&frame, delta_unpadded(low, x)), &frame);
     core = delta_mix(low, &w, &in, &frame);
     core = ftmem__shaped(core, core.n, w.values);
     low->tape->part = FTMEM__PART_ATTENTION;

@@ -306,8 +306,8 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     /* modeling_qwen3_next.py Qwen3NextDecoderLayer: linear attention and attention in one place; peft/utils/constants.py has no targets for them */
     [FTMEM_QWEN3_NEXT] = {.model_type = "qwen3_next", QWEN3_HYBRID, .linear_joined = true, .shared_gated = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = ON, .experts_as = FTMEM__EXPERTS_AS_PROJ,
         .modules = QWEN3_NEXT_MODULES},
-    [FTMEM_QWEN3_5] = {.model_type = "qwen3_5_text", QWEN3_HYBRID, .modules = QWEN3_5_MODULES()},
-    [FTMEM_QWEN3_5_MOE] = {.model_type = "qwen3_5_moe_text", QWEN3_HYBRID, .shared_gated = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = ON,
+    [FTMEM_QWEN3_5] = {.model_type = "qwen3_5_text", QWEN3_HYBRID, .tables_by_row = true, .modules = QWEN3_5_MODULES()},
+    [FTMEM_QWEN3_5_MOE] = {.model_type = "qwen3_5_moe_text", QWEN3_HYBRID, .tables_by_row = true, .shared_gated = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = ON,
         .modules = QWEN3_5_MODULES(, [FTMEM_ROLE_ROUTER] = "mlp.gate", [FTMEM_ROLE_EXPERTS_UP] = "experts.gate_up_proj",
                                    [FTMEM_ROLE_EXPERTS_DOWN] = "experts.down_proj", [FTMEM_ROLE_SHARED_GATE] = "shared_expert_gate")},
     [FTMEM_DOTS1] = {.model_type = "dots1", QWEN3_PARTS, .norm_each = true, .since = 500, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = OFF, .experts_as = FTMEM__EXPERTS_AS_PROJ,

@@ -252,6 +252,7 @@ typedef struct ftmem__family {
     bool shared_gated;            /* the shared expert comes first, and is weighed by a sigmoid (modeling_qwen2_moe.py) */
     bool logits_fp32;             /* lm_head(...).float() in the model's forward (modeling_nemotron_h.py) */
     bool scaled_by_position;      /* rotated queries are multiplied by a number for each position (modeling_ministral3.py get_llama_4_attn_scale) */
+    bool tables_by_row;           /* tables for each row: positions are given in time, height and width (modeling_qwen3_5.py) */
     bool gated_output;            /* queries come with a gate, by whose sigmoid attention's result is multiplied (modeling_qwen3_next.py Qwen3NextAttention) */
     bool linear_joined;           /* linear attention has two input projections, not four (modeling_qwen3_next.py Qwen3NextGatedDeltaNet) */
     bool class_token;             /* before the patches */

@@ -731,7 +731,7 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
     int32_t dtype =
         shape->family->tables == FTMEM__TABLES_FP32 || shape->family->tables == FTMEM__TABLES_TURNED_FP32 || complex_pairs ? FTMEM_FP32 : shape->mask;
     const ftmem__family *tower = ftmem__family_tower(shape->model);
-    bool by_row = tower && tower->chunked; /* positions in time, height and width */
+    bool by_row = shape->family->tables_by_row || (tower && tower->chunked); /* positions in time, height and width */
     bool half = complex_pairs || shape->family->turn == FTMEM__TURN_HALVES;
     int64_t n = (by_row ? low->b : 1) * shape->s * shape->rotary / (half ? 2 : 1);
     if (shape->tower) {

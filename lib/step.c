@@ -418,9 +418,29 @@ static void step_sides_read(step_run *run, const ftmem__stack *stack, const ftme
     }
 }
 
+/* The lowest block with attention of which blocks with linear attention are below; 0: there are none. */
+static int64_t step_lowest_attention(const ftmem__stack *stack)
+{
+    int64_t i = 0, layers = step_layers(stack);
+    while (i < layers && ftmem__layer_attention(stack->shape->model->layer_kind[i]) == FTMEM__LAYER_LINEAR) i++;
+    return i < layers ? i : 0;
+}
+
+/* What such blocks do not read goes with the lowest one that does: the rotation's tables, which a checkpoint is given in any
+   block, or the mask, of which it is given that of its own kind (modeling_qwen3_next.py Qwen3NextModel). */
+static int64_t step_attention_arguments(const ftmem__stack *stack)
+{
+    if (step_lowest_attention(stack) == 0) return 0;
+    switch (stack->shape->job->recompute) {
+    case FTMEM_RECOMPUTE_NONE: return stack->embed.table_bytes;
+    case FTMEM_RECOMPUTE_REENTRANT: return 0;
+    default: return stack->embed.mask_bytes - ftmem__round512(ftmem__bytes(FTMEM_INT64, stack->shape->s)); /* positions are given to all */
+    }
+}
+
 static void step_blocks_backward(step_run *run, int32_t phase, int32_t pass, const ftmem__stack *stack)
 {
-    int64_t i, last, held = 0;
+    int64_t i, last, held = 0, lowest = step_lowest_attention(stack);
     for (i = step_layers(stack) - 1 - stack->shape->unread; i >= 0; i = last - 1) {
         const ftmem__kind *kind = &run->walk->kind[stack->of_layer[i]];
         if (!kind->out_grad) return;
@@ -428,6 +448,7 @@ static void step_blocks_backward(step_run *run, int32_t phase, int32_t pass, con
         for (last = i; held == 0 && last > 0 && stack->of_layer[last - 1] == stack->of_layer[i] && !step_tapped(stack, last - 1);) last--;
         step_sides_read(run, stack, kind);
         step_blocks(run, phase, pass, stack, i, last);
+        if (last == lowest) run->level -= step_attention_arguments(stack);
         run->level += held; /* a gradient that this block has read and another one still holds */
         held = kind->leaf_held ? kind->in_bytes : 0;
     }
@@ -448,6 +469,7 @@ static int64_t step_arguments(const ftmem__stack *stack)
 {
     int32_t recompute = stack->shape->job->recompute;
     int64_t sum = recompute == FTMEM_RECOMPUTE_REENTRANT ? 0 : stack->embed.table_bytes;
+    if (recompute == FTMEM_RECOMPUTE_NONE) sum -= step_attention_arguments(stack);
     if (stack->shape->family->positional_masks && recompute != FTMEM_RECOMPUTE_NONE) sum += stack->embed.mask_bytes;
     return sum;
 }

@@ -220,10 +220,10 @@ static ftmem__node *tape_node(ftmem__tape *tape, ftmem__op op, const ftmem__var 
     return node;
 }
 
-/* In a recomputation the graph that backward walks is the first one: what the second holds is gone at once. */
+/* In a recomputation the graph that backward walks is the first one: the second one is gone with the frames of the forward. */
 static void tape_attribute(ftmem__tape *tape, int16_t store)
 {
-    if (store < 0 || tape->replay || tape->graphless || tape->mode == FTMEM__GHOST) return;
+    if (store < 0 || tape->graphless || tape->mode == FTMEM__GHOST) return;
     if (tape->attributes == FTMEM__COUNT(tape->attribute)) {
         tape->exhausted = true;
         return;

@@ -551,6 +551,7 @@ static void walk_recompute(ftmem__walk *walk, ftmem__low *low, ftmem__var x, con
     tape->birth = FTMEM_CLASS_RECOMPUTED;
     low->made = 0;
     out = ftmem__low_block(low, x);
+    ftmem__drop_attributes(tape);
     walk_hold_stored(low);
     walk_drop_made(low);
     ftmem__drop(tape, out);

@@ -74,6 +74,7 @@ OTHER_HEADS = {
     "gemma4": ("AutoModelForImageTextToText", ""), "gemma4_text": ("AutoModelForCausalLM", ""),
     "qwen2_vl": ("AutoModelForImageTextToText", ""), "paligemma": ("AutoModelForImageTextToText", ""),
     "qwen3_vl": ("AutoModelForImageTextToText", ""), "qwen3_vl_moe": ("AutoModelForImageTextToText", ""), "kimi_k25": ("AutoModelForImageTextToText", ""),
+    "qwen3_5": ("AutoModelForImageTextToText", ""), "qwen3_5_moe": ("AutoModelForImageTextToText", ""),
 }
 MORE_HEADS = {"AutoModelForSequenceClassification": "classify", "AutoModelForTokenClassification": "token_classify"}
 OTHER_MADE = {
@@ -140,6 +141,10 @@ MADE = {f"default-{typ}": {"model_type": typ} for typ in TYPES} | {
                           "use_parallel_residual": True, "use_qkv_bias": True, "qk_layernorm": True},
     "cohere-qk_norm": {"model_type": "cohere", "num_hidden_layers": 2, "num_key_value_heads": 8, "use_qk_norm": True,
                        "attention_bias": True},
+    "qwen3_next-dense": {"model_type": "qwen3_next", "num_hidden_layers": 5, "num_experts": 16, "decoder_sparse_step": 2, "mlp_only_layers": [1],
+                         "full_attention_interval": 2, "attention_bias": True, "linear_num_value_heads": 16, "linear_conv_kernel_dim": 3},
+    "qwen3_5_text-tied": {"model_type": "qwen3_5_text", "num_hidden_layers": 3, "tie_word_embeddings": True, "linear_value_head_dim": 64,
+                          "layer_types": ["full_attention", "linear_attention", "linear_attention"]},
     "cohere2-bias": {"model_type": "cohere2", "num_hidden_layers": 5, "num_key_value_heads": 8, "attention_bias": True,
                      "tie_word_embeddings": False},
 }

@@ -24,7 +24,7 @@ TOWERS = {"gemma4_vision", "gemma4_audio", "clip_vision_model", "siglip_vision_m
 # Not in transformers: counted by hand in test_remote_code.py.
 REMOTE = {"qwen", "baichuan", "chatglm", "internlm2", "orion", "minicpm", "deepseek", "mimo"}
 # The first block is not like the others: its parameters times the depth are not those of all blocks.
-UNEVEN = {"deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "mimo_v2_flash", "glm4_moe", "dots1", "glm4_moe_lite", "ernie4_5_moe", "nemotron_h", "granitemoehybrid", "bamba"}
+UNEVEN = {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "mimo_v2_flash", "glm4_moe", "dots1", "glm4_moe_lite", "ernie4_5_moe", "nemotron_h", "granitemoehybrid", "bamba"}
 # Never trained: a bias for each of 64 experts, in 27 blocks (modeling_ernie4_5_moe.py Ernie4_5_MoeStatics).
 FROZEN = {"made__default-ernie4_5_moe": 27 * 64}
 # Two stacks: counted in golden/two_stacks.csv of tests/accuracy.
