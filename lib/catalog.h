@@ -4,8 +4,8 @@
 
 #include "common.h"
 
-/* A packed list is one string, key after value after key, each ended by NUL, the list by an empty key. A table of
-   such strings needs one pointer a row, and the same reader serves class defaults and the model catalog. */
+/* A packed list is one string of words, key after value after key, ended by an empty key (packed.c). A table of such
+   strings needs one pointer a row, and the same reader serves class defaults and the model catalog. */
 size_t ftmem__unpack(const char *packed, ftmem_entry *entries, size_t capacity); /* how many were stored */
 void ftmem__unpack_one(const char *key, const char *value, ftmem_entry *entry);
 const char *ftmem__packed_value(const char *packed, const char *key); /* NULL if there is none */

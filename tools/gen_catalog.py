@@ -9,7 +9,7 @@
     data/gpus.csv, gpu_aliases.csv, mig.csv                  -> lib/gpus.inc
     data/models.csv, model_configs.csv, model_fixes.csv      -> lib/models.inc
     data/config_defaults.csv, config_remote.csv, unsupported_types.csv -> lib/config_defaults.inc
-    the keys that these have most often                      -> lib/packed_keys.inc
+    the words that these have most often                     -> lib/packed_words.inc
 
 Keys, values and packed lists are described in lib/catalog.h, the columns in data/README.md.
 """
@@ -24,7 +24,9 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA, LIB = ROOT / "data", ROOT / "lib"
 VENDORS = {"NVIDIA": 0, "AMD": 1, "Intel": 2, "Apple": 3}
-COMMON_KEYS = 120  # of one byte: at most 127
+ONE_BYTE = 112  # words whose code is one byte, 0x80 + place; of the others it is two, 0xf0 + place / 255 and 1 + place % 255
+MOST_ENTRIES = 160  # of a model: MODELS_MAX_ENTRIES in lib/models.c
+PAGE = 32       # words a page
 # Words that people put before or after a GPU's name, or leave out.
 DROPPED = "nvidia geforce tesla amd instinct radeon intel gpu graphics generation edition".split()
 
@@ -50,10 +52,15 @@ def packed(parts):
 
 
 def entries(parts, common):
-    """Keys and values by turns; a key of `common` is the byte 0x80 + its place (lib/packed.c)."""
-    pairs = [(f'"\\{128 + common[key]:o}\\0"' if key in common else packed([key])) + " " + packed([value])
-             for key, value in zip(parts[0::2], parts[1::2])]
-    return " ".join(pairs) or '""'
+    """Keys and values by turns; a word of `common` is its code (lib/packed.c), any other is spelled and ends with NUL."""
+    return " ".join(code(common[part]) if part in common else packed([part]) for part in parts) or '""'
+
+
+def code(place):
+    if place < ONE_BYTE:
+        return f'"\\{128 + place:o}"'
+    high, low = divmod(place - ONE_BYTE, 255)
+    return f'"\\{128 + ONE_BYTE + high:o}\\{1 + low:o}"'
 
 
 def banner(*sources):
@@ -145,62 +152,65 @@ def defaults_table(common):
 
 
 MOE_KEYS = "num_experts num_local_experts n_routed_experts moe_num_experts".split()
+PARTS = ("text_config", "vision_config", "audio_config")
 
 
-INDEXED = ("index_topk_freq", "index_skip_topk_offset")  # read, but not declared
+def keys_read():
+    """Every key that the library asks a config.json for: the names in its sources."""
+    text = "".join((LIB / name).read_text(encoding="utf-8") for name in ("config.c", "config_keys.inc"))
+    return set(re.findall(r'"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*)"', text)) - {"_name_or_path"}
 
 
-def known_keys(config, defaults, prefix=""):
-    """The entries of a config.json that the library reads, with dots in the keys and one name for each."""
-    values, aliases = defaults
-    found = {}
+def load_visions():
+    """{model_type: {part: class}} of models with a tower, as in config_visions of lib/config.c."""
+    text = (LIB / "config.c").read_text(encoding="utf-8").split("config_visions[] = {")[1].split("};")[0]
+    rows = re.findall(r'\{ "(\w+)", "(\w+)", "(\w+)", FTMEM_TOWER_\w+, \w+, \w+, -?\d+, (?:NULL|"(\w+)")', text)
+    return {typ: {part: of for part, of in zip(PARTS, classes) if of} for typ, *classes in rows}
+
+
+def class_of_part(config, part, visions, types):
+    """The class that the library takes a part's keys for; the part "" is the config itself. None: it is not modelled."""
+    typ = config["model_type"]
+    if not part:
+        return {"gemma3": "gemma3_text", "llama4": "llama4_text"}.get(typ, typ)
+    usual = visions.get(typ, {"text_config": {"gemma3": "gemma3_text", "llama4": "llama4_text"}.get(typ)}).get(part)
+    own = config.get(f"{part}.model_type")
+    return own if part == "text_config" and own in types else usual
+
+
+def flat(config, prefix=""):
+    """Keys with dots; lists stay lists."""
     for key, value in config.items():
-        name = aliases.get(key, key)
         if isinstance(value, dict):
-            found |= known_keys(value, defaults, prefix + key + ".")
-        elif prefix + name in values or name in MOE_KEYS or name in ("partial_rotary_factor", *INDEXED):
-            found[prefix + name] = value
-    return found
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
-# Models of text and more that are in the catalog whole: the class of each part.
-PARTS = {"gemma4": {"text_config": "gemma4_text", "vision_config": "gemma4_vision", "audio_config": "gemma4_audio"},
-         "llama4": {"text_config": "llama4_text"},
-         "kimi_k25": {"text_config": "deepseek_v3", "vision_config": "kimi_k25_vision"},
-         "qwen3_5": {"text_config": "qwen3_5_text", "vision_config": "qwen3_vl_vision"},
-         "qwen3_5_moe": {"text_config": "qwen3_5_moe_text", "vision_config": "qwen3_vl_vision"},
-         "qwen3_vl": {"text_config": "qwen3_vl_text", "vision_config": "qwen3_vl_vision"},
-         "qwen3_vl_moe": {"text_config": "qwen3_vl_moe_text", "vision_config": "qwen3_vl_vision"}}
-
-
-def part_keys(config, classes):
-    """The entries of the parts of such a model."""
+def known_keys(config, read, types, visions):
+    """The entries of a config.json that the library reads, with one name for each; of an object of which it reads none, that it is there."""
     found = {}
-    for part, typ in PARTS[config["model_type"]].items():
-        if config.get(part):
-            found[f"{part}.model_type"] = typ
-        for key, value in (config.get(part) or {}).items():
-            if key in classes[typ][0]:
-                found[f"{part}.{key}"] = value
+    entries = dict(flat(config))
+    for key, value in entries.items():
+        part, rest = key.split(".", 1) if key.split(".")[0] in PARTS and "." in key else ("", key)
+        values, aliases = types.get(class_of_part(entries, part, visions, types), ({}, {}))
+        rest = aliases.get(rest, rest)
+        if rest in read or rest in values or isinstance(value, list) and f"{rest}.0" in read:
+            found[f"{part}.{rest}" if part else rest] = value
+    for key, value in config.items():
+        if isinstance(value, dict) and key in read and not any(name.startswith(key + ".") for name in found):
+            found[f"{key}.given"] = True
     return found
 
 
 def import_configs(folder, as_of):
-    classes = load_types()
+    read, types, visions = keys_read(), load_types(), load_visions()
     rows = []
     for path in sorted(folder.glob("*.json"), key=lambda p: p.name.lower()):
         config = json.loads(path.read_text(encoding="utf-8"))
-        typ = config.get("model_type")
-        defaults = classes.get("gemma3_text" if typ == "gemma3" else typ)
-        if typ in PARTS:
-            kept = {"model_type": typ, "tie_word_embeddings": config.get("tie_word_embeddings", True)} | part_keys(config, classes)
-        elif not defaults:
+        if not config.get("model_type"):
             continue
-        else:
-            kept = {"model_type": typ} | known_keys(config, defaults)
-        for part, key in (("quantization_config", "quant_method"), ("vision_config", "model_type")):
-            if part in config and f"{part}.{key}" not in kept:
-                kept[f"{part}.{key}"] = config[part].get(key, "unknown")
+        kept = {"model_type": config["model_type"]} | known_keys(config, read, types, visions)
         rows.append((path.stem.replace("__", "/", 1), json.dumps(kept, separators=(",", ":")), "its config.json, see models.csv", as_of))
     with open(DATA / "model_configs.csv", "w", newline="", encoding="utf-8") as file:
         out = csv.writer(file, lineterminator="\n")
@@ -298,26 +308,37 @@ def config_of_row(row, values):
 NOT_TRAINED = "fp8 mxfp4 modelopt compressed-tensors fbgemm_fp8".split()
 
 
-def refused(config, classes):
+def refused(config, classes, visions):
     """The library knows the name, and will say why not; tests/unit/test_catalog.c checks that it does."""
     stored = config.get("quantization_config.quant_method", "fp8")
-    if stored not in NOT_TRAINED or "vision_config.model_type" in config and config["model_type"] == "gemma3":
+    typ = config["model_type"]
+    if stored not in NOT_TRAINED or config.get("vision_config.vision_use_head"):
         return True
-    if config["model_type"] in PARTS:
-        part = list(PARTS[config["model_type"]])[-1]
-        return config["model_type"] != "gemma4" and not any(key.startswith(part + ".") for key in config)  # Gemma 4 comes without towers too
-    values = classes.get(config["model_type"], ({},))[0]
+    if typ in visions:
+        return set(config) == {"model_type"}  # its row of models.csv does not say what the tower is
+    values = classes.get(class_of_part(config, "", visions, classes), ({},))[0]
     if not any(key in values for key in MOE_KEYS) and any(config.get(key) for key in MOE_KEYS):
         return True
-    if config["model_type"] == "baichuan" and "max_position_embeddings" not in config:
+    if typ == "baichuan" and "max_position_embeddings" not in config:
         return True
-    if config["model_type"] not in classes and config["model_type"] != "gemma3":
+    if typ not in classes and typ not in ("gemma3", "llama4"):
         return True
     return config.get("do_layer_norm_before") is False or bool(config.get("attn_config.clip_qkv"))
 
 
-def part_defaults(typ, classes):
-    return {f"{part}.{key}": value for part, of in PARTS[typ].items() for key, value in classes[of][0].items()}
+def defaults_of(config, classes, visions):
+    """{key: class default} of a config and of its parts."""
+    found = dict(classes.get(class_of_part(config, "", visions, classes), ({}, {}))[0]) if config["model_type"] not in visions else {}
+    for part in {key.split(".")[0] for key in config} & set(PARTS):
+        values = classes.get(class_of_part(config, part, visions, classes), ({}, {}))[0]
+        found |= {f"{part}.{key}": value for key, value in values.items()}
+    return found
+
+
+def said_elsewhere(key, value, config):
+    """A list that says what other keys, or the family, say too."""
+    sayer = {"mlp_layer_types": "first_k_dense_replace", "indexer_types": "index_topk_freq"}.get(key)
+    return sayer in config or set(value) in ({"deepseek_sparse_attention"}, {"full"})
 
 
 def entries_of(config, values):
@@ -325,17 +346,15 @@ def entries_of(config, values):
     parts = ["model_type", config["model_type"]]
     for key, value in config.items():
         default = values.get(key)
-        if key.endswith("layer_types") and key != "mlp_layer_types" and isinstance(value, list):
+        if key.endswith("layer_types") and not key.endswith("mlp_layer_types") and isinstance(value, list):
             if default and (kinds := cycle_of(default)) and value == [kinds[i % len(kinds)] for i in range(len(value))]:
                 continue
             if default and "use_sliding_window" in default and set(value) == {"full_attention"}:
                 continue
-        if isinstance(value, list) and (key == "mlp_layer_types" or set(value) <= {"deepseek_sparse_attention"} or set(value) == {"full"}):
-            continue  # said by first_k_dense_replace, or by the family
-        if key == "indexer_types" and INDEXED[0] in config:
+        if isinstance(value, list) and said_elsewhere(key.split(".")[-1], value, config):
             continue
         if isinstance(value, list):
-            parts += [part for i, item in enumerate(value) for part in (f"{key}.{i}", str(item))]
+            parts += [part for i, item in enumerate(value) for part in (f"{key}.{i}", item if isinstance(item, str) else json.dumps(item))]
             continue
         text = value if isinstance(value, str) else json.dumps(value)
         implied = text == default or text == "null" and (default is None or default.startswith("="))
@@ -346,7 +365,7 @@ def entries_of(config, values):
 
 def load_models():
     """[(name, config)]: a real config where there is one, corrected by the fixes."""
-    classes = load_types()
+    classes, visions = load_types(), load_visions()
     real = {row["model"]: json.loads(row["config"]) for row in read("model_configs.csv")}
     fixes = {}
     for row in read("model_fixes.csv"):
@@ -357,7 +376,7 @@ def load_models():
         config = real.get(name)
         if not config and typ in classes:
             config = config_of_row(row, classes[typ][0])
-        elif not config and typ:
+        elif not config and typ and "audio_config" not in visions.get(typ, {}):  # that would be read as the class's own sizes
             config = {"model_type": typ}
         if config:
             models.append((name, config | fixes.pop(name, {})))
@@ -366,15 +385,16 @@ def load_models():
     return sorted(models, key=lambda model: model[0].lower())
 
 
-def model_rows(models, classes, common):
+def model_rows(models, classes, visions, common):
     for name, config in models:
-        typ = "gemma3_text" if config["model_type"] == "gemma3" else config["model_type"]
-        parts = entries_of(config, part_defaults(typ, classes) if typ in PARTS else classes.get(typ, ({}, {}))[0])
+        parts = entries_of(config, defaults_of(config, classes, visions))
+        if len(parts) > 2 * MOST_ENTRIES:
+            raise Failure(f"{name}: {len(parts) // 2} entries; lib/models.c has room for {MOST_ENTRIES}")
         yield f"    {packed([name])} {entries(parts, common)},\n"
 
 
 def models_table(common):
-    classes, models = load_types(), load_models()
+    classes, visions, models = load_types(), load_visions(), load_models()
     tails = {}
     for name, config in models:
         tail = name.split("/")[-1].lower()
@@ -382,8 +402,8 @@ def models_table(common):
             raise Failure(f"two different models are called {tail}")
     out = [banner("models.csv", "model_configs.csv", "model_fixes.csv")]
     for table, wanted in (("models_rows", False), ("models_refused", True)):
-        chosen = [model for model in models if refused(model[1], classes) == wanted]
-        out.append(f"\nstatic const char *const {table}[] = {{\n" + "".join(model_rows(chosen, classes, common)) + "};\n")
+        chosen = [model for model in models if refused(model[1], classes, visions) == wanted]
+        out.append(f"\nstatic const char *const {table}[] = {{\n" + "".join(model_rows(chosen, classes, visions, common)) + "};\n")
     return "".join(out)
 
 
@@ -441,23 +461,28 @@ def gpus_table(common):
     ])
 
 
-# -------------------------------------------------------------------------------------------------------- keys
+# ------------------------------------------------------------------------------------------------------- words
 
 
-def common_keys():
-    """{key: place} of the keys that rows of models and classes have most often."""
-    classes, models = load_types(), load_models()
+def common_words():
+    """{word: place} of the keys and values that rows of models and classes have so often that a code for them saves bytes."""
+    classes, visions, models = load_types(), load_visions(), load_models()
     lists = [default_values(values) for values, _ in load_defaults().values()]
-    lists += [entries_of(config, classes.get(config["model_type"], ({}, {}))[0]) for _, config in models]
-    count = collections.Counter(key for parts in lists for key in parts[0::2])
-    return {key: i for i, (key, _) in enumerate(sorted(count.items(), key=lambda item: (-item[1], item[0]))[:COMMON_KEYS])}
+    lists += [[part for pair in values.items() for part in pair] for _, values, _ in load_renames().values()]
+    lists += [entries_of(config, defaults_of(config, classes, visions)) for _, config in models]
+    count = collections.Counter(part for parts in lists for part in parts)
+    often = [word for word, n in count.items() if n * (len(word) - 1) > len(word) + 1]
+    return {word: i for i, word in enumerate(sorted(often, key=lambda word: (-count[word], word)))}
 
 
-def keys_table(common):
-    return banner("models.csv", "config_defaults.csv") + f"static const char packed_keys[] =\n    {packed(common)};\n"
+def words_table(common):
+    words = list(common)
+    pages = [f"    {packed(words[i:i + PAGE])},\n" for i in range(0, len(words), PAGE)]
+    enum = f"enum {{ PACKED_ONE_BYTE = {ONE_BYTE}, PACKED_PAGE = {PAGE} }};\n"
+    return banner("models.csv", "model_configs.csv", "config_defaults.csv") + enum + "static const char *const packed_words[] = {\n" + "".join(pages) + "};\n"
 
 
-TABLES = {"packed_keys.inc": keys_table, "config_defaults.inc": defaults_table, "models.inc": models_table, "gpus.inc": gpus_table}
+TABLES = {"packed_words.inc": words_table, "config_defaults.inc": defaults_table, "models.inc": models_table, "gpus.inc": gpus_table}
 
 
 def main():
@@ -469,7 +494,7 @@ def main():
     if args.folder:
         import_configs(args.folder, args.as_of)
     stale = []
-    common = common_keys()
+    common = common_words()
     for name, make in TABLES.items():
         path, text = LIB / name, make(common)
         if path.exists() and path.read_text(encoding="utf-8") == text:

@@ -227,7 +227,7 @@ static void test_model_rows(void **state)
     assert_null(ftmem_model_name_at(-1));
     assert_null(ftmem_model_name_at(ftmem_model_count()));
     for (int32_t i = 0; i < FTMEM__COUNT(models_refused); i++) {
-        assert_int_equal(find(models_refused[i], &model, &error), FTMEM_E_UNSUPPORTED);
+        if (find(models_refused[i], &model, &error) != FTMEM_E_UNSUPPORTED) fail_msg("%s is not refused", models_refused[i]);
         if (strstr(error.message, "not known")) fail_msg("%s: %s", models_refused[i], error.message);
     }
 }
