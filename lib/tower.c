@@ -102,7 +102,7 @@ ROWS(tower_gemma4_audio_embedder, LINEAR(ONCE, TEXT, OUT, false, "embedding_proj
 static const tower_kind tower_kinds[FTMEM_TOWER_END] = {
     [FTMEM_TOWER_LLAVA] = {tower_clip, tower_llava, 1, 0, 0},
     [FTMEM_TOWER_GEMMA3] = {tower_siglip, tower_gemma3, 1, 0, 0},
-    [FTMEM_TOWER_PALIGEMMA] = {tower_siglip, tower_paligemma, 1, 0},
+    [FTMEM_TOWER_PALIGEMMA] = {tower_siglip, tower_paligemma, 1, 0, 0},
     [FTMEM_TOWER_MISTRAL3] = {tower_pixtral, tower_mistral3, 0, 2, 0},
     [FTMEM_TOWER_QWEN2_5_VL] = {tower_qwen2_5, tower_qwen2_5_merger, 0, 2, 0},
     [FTMEM_TOWER_KIMI_K25] = {tower_kimi, tower_kimi_projector, 0, 2, 5},
