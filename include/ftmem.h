@@ -144,7 +144,30 @@ enum {
     FTMEM_ADAPTER_PROMPT = 12,   /* prompt tuning */
     FTMEM_ADAPTER_PREFIX = 13,   /* prefix tuning */
     FTMEM_ADAPTER_P_TUNING = 14,
-    FTMEM_ADAPTER_END = 15
+    FTMEM_ADAPTER_MISS = 15, /* PEFT's MissConfig; of init_weights "bat" and "mini" the two after it */
+    FTMEM_ADAPTER_MISS_BAT = 16,
+    FTMEM_ADAPTER_MISS_MINI = 17,
+    FTMEM_ADAPTER_HIRA = 18,
+    FTMEM_ADAPTER_PVERA = 19,
+    FTMEM_ADAPTER_FOURIERFT = 20,
+    FTMEM_ADAPTER_WAVEFT = 21,
+    FTMEM_ADAPTER_DELORA = 22,
+    FTMEM_ADAPTER_ROAD = 23,
+    FTMEM_ADAPTER_C3A = 24,
+    FTMEM_ADAPTER_GRALORA = 25,
+    FTMEM_ADAPTER_BEFT = 26,
+    FTMEM_ADAPTER_DEFT = 27, /* decomposition_method "relu" */
+    FTMEM_ADAPTER_DEFT_PARA = 28, /* para, by QR */
+    FTMEM_ADAPTER_GLORA = 29, /* paths A and B low-rank */
+    FTMEM_ADAPTER_GLORA_VECTOR = 30, /* paths A and B one column each */
+    FTMEM_ADAPTER_PEANUT = 31, /* of depth 0, with ReLU */
+    FTMEM_ADAPTER_TINYLORA = 32,
+    FTMEM_ADAPTER_RANDLORA = 33,
+    FTMEM_ADAPTER_SHIRA = 34,
+    FTMEM_ADAPTER_PSOFT = 35, /* by a full decomposition and a solver */
+    FTMEM_ADAPTER_PSOFT_NEUMANN = 36, /* psoft_svd "lowrank" and use_cayley_neumann */
+    FTMEM_ADAPTER_MICA = 37, /* LoRA with B frozen (init_lora_weights "mica") */
+    FTMEM_ADAPTER_END = 38
 };
 
 /* How the linears of a frozen base are stored (lib/quant.c). INT8, NF4 and FP4 have the values of the element types. */
@@ -567,7 +590,7 @@ FTMEM_API ftmem_status ftmem_model_from_parameters(double parameters, ftmem_mode
 typedef struct ftmem_adapter {
     uint32_t struct_size;
     int32_t kind;            /* FTMEM_ADAPTER_...; 0: none */
-    int64_t rank;            /* r; 0: PEFT's default: 8, VERA 256, ADALORA 12 */
+    int64_t rank;            /* r; 0: PEFT's default: 8, VERA 256, ADALORA 12, ... */
     uint32_t targets;        /* bit mask of roles; 0: the family's default in PEFT (see ftmem_adapter_target) */
     int32_t dtype;           /* of the LoRA matrices; 0: fp32 over 16-bit weights (PEFT >= 0.12, autocast_adapter_dtype) */
     double dropout;          /* LoRA dropout probability; 0: none */
@@ -581,11 +604,14 @@ typedef struct ftmem_adapter {
     int32_t ends_bf16;       /* switch: after kbit_fp32 embedding and head go back to bf16 (TRL's peft_module_casting_to_bf16); AUTO: off */
     int32_t quant_group;     /* weights that share a scale; 0: the format's usual: GPTQ, AWQ and FP8 128, HQQ 64, AQLM 8 */
     int32_t virtual_tokens;  /* PROMPT, PREFIX, P_TUNING: num_virtual_tokens; required there */
-    int32_t block_size;      /* OFT, BOFT: side of a rotation; 0: 32, BOFT 4 */
-    int32_t factors;         /* BOFT: boft_n_butterfly_factor, 0: 1; LOKR: decompose_factor, 0: as square as possible */
+    int32_t block_size;      /* OFT, BOFT: side of a rotation; C3A; MISS_MINI: mini_r; 0: 32, BOFT 4, C3A 256 */
+    int32_t factors;         /* BOFT: boft_n_butterfly_factor, 0: 1; LOKR: decompose_factor, 0: as square as possible; ROAD: variant
+                                1, 2 or 4, 0: 1; GRALORA: gralora_k, 0: 2 */
     int32_t encoder_hidden;  /* P_TUNING: encoder_hidden_size; 0: the model's width */
     int32_t trainable_tokens;/* LORA, QLORA, LORA8: how many rows of the embedding trainable_token_indices names; 0: none */
     int32_t ranks[16];       /* by role: rank_pattern; 0: `rank` */
+    int32_t coefficients;    /* FOURIERFT 1000, WAVEFT 2592: n_frequency; TINYLORA 64: u; 0: those */
+    uint32_t feedforward;    /* IA3, bit mask of roles: feedforward_modules, scaled before the linear; 0: DOWN */
 } ftmem_adapter;
 
 /* Adds the role(s) that `name` means in this model ("q_proj", "c_attn", "all-linear") to adapter->targets.

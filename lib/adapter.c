@@ -213,7 +213,7 @@ static ftmem__var adapter_lora(ftmem__low *low, const ftmem__adapted *at)
     if (style.clones) base = ftmem__method_clone(tape, base);
     in = style.converts ? ftmem__cast(tape, at->x, shape->lora_dtype) : ftmem__keep(tape, at->x);
     ab[0] = ftmem__low_adapter_of(low, at->role, r * at->x.cols, r, shape->adapter->kind != FTMEM_ADAPTER_LORA_FA);
-    ab[1] = ftmem__low_adapter(low, at->role, at->out * r, at->out);
+    ab[1] = ftmem__low_adapter_of(low, at->role, at->out * r, at->out, shape->adapter->kind != FTMEM_ADAPTER_MICA);
     if (dora) sum = adapter_dora(low, at->role, in, base, ab, at->bias);
     else sum = ftmem__method_add(tape, base, adapter_lora_delta(low, in, ab, at->out, &style, dtype), style.in_place);
     if (style.converts && (dora || style.cast == FTMEM__CAST_SUM)) sum = ftmem__method_cast(tape, sum, dtype);
@@ -237,6 +237,29 @@ static const ftmem__method adapter_methods[FTMEM_ADAPTER_END] = {
     [FTMEM_ADAPTER_PREFIX] = { .refused = "adapter.kind is prefix, whose keys and values are longer than the queries, which is not modelled; prompt and "
                                           "p_tuning are" },
     [FTMEM_ADAPTER_P_TUNING] = { 1, NULL, FTMEM__OVER_ANY, false, NULL },
+    [FTMEM_ADAPTER_MISS] = { 64, ftmem__method_miss, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_MISS_BAT] = { 64, ftmem__method_miss_bat, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_MISS_MINI] = { 64, ftmem__method_miss, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_HIRA] = { 32, ftmem__method_hira, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_PVERA] = { 256, ftmem__method_pvera, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_FOURIERFT] = { 1, ftmem__method_fourier, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_WAVEFT] = { 1, ftmem__method_wave, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_DELORA] = { 8, ftmem__method_delora, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_ROAD] = { 1, ftmem__method_road, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_C3A] = { 1, ftmem__method_c3a, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_GRALORA] = { 32, ftmem__method_gralora, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_BEFT] = { 1, ftmem__method_beft, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_DEFT] = { 32, ftmem__method_deft, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_DEFT_PARA] = { 32, ftmem__method_deft, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_GLORA] = { 8, ftmem__method_glora, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_GLORA_VECTOR] = { 8, ftmem__method_glora, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_PEANUT] = { 32, ftmem__method_peanut, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_TINYLORA] = { 2, ftmem__method_tiny, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_RANDLORA] = { 32, ftmem__method_rand, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_SHIRA] = { 32, ftmem__method_shira, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_PSOFT] = { 32, ftmem__method_psoft, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_PSOFT_NEUMANN] = { 32, ftmem__method_psoft, FTMEM__OVER_PLAIN, false, NULL },
+    [FTMEM_ADAPTER_MICA] = { 8, adapter_lora, FTMEM__OVER_PLAIN, false, NULL },
 };
 
 const ftmem__method *ftmem__method_of(int32_t kind)

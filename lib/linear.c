@@ -197,6 +197,13 @@ int16_t ftmem__low_dequantized(ftmem__low *low, int32_t role, int64_t in, int64_
     return whole;
 }
 
+ftmem__var ftmem__low_weight(ftmem__low *low, int32_t role, int64_t in, int64_t out, bool bias)
+{
+    ftmem__var w = linear_parameter(low, role, in * out, out, ftmem__low_dtype(low, role), low->trained, true);
+    if (bias) (void)linear_parameter(low, role, out, 0, low->shape->dtype, ftmem__shape_bias_trained(low->shape, low->trained), true);
+    return w;
+}
+
 ftmem__var ftmem__low_base(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias)
 {
     const ftmem__shape *shape = low->shape;

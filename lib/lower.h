@@ -203,6 +203,7 @@ ftmem_status ftmem__shape_tower(ftmem__shape *shape, const ftmem__shape *text, c
 ftmem__var ftmem__low_dropout(ftmem__low *low, ftmem__var x, double p); /* takes over x */
 /* linear.c */
 ftmem__var ftmem__low_base(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias);
+ftmem__var ftmem__low_weight(ftmem__low *low, int32_t role, int64_t in, int64_t out, bool bias); /* of a linear that is stored plainly: declared alone */
 int32_t ftmem__low_dtype(const ftmem__low *low, int32_t role); /* as the weight is stored, if it is not quantised */
 ftmem__var ftmem__low_quantized_head(ftmem__low *low, ftmem__var x, int64_t out);
 void ftmem__low_quantized_parameter(ftmem__low *low, int32_t role, int64_t in, int64_t out);

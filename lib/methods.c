@@ -39,18 +39,25 @@ static void methods_widths(const ftmem__shape *shape, int32_t role, int64_t *in,
     }
 }
 
-/* peft/tuners/vera/model.py _init_vera_A_vera_B: one pair of buffers, as wide as the widest target. */
+/* peft/tuners/vera/model.py _init_vera_A_vera_B, pvera/model.py, and randlora/model.py _init_randlora_A_randlora_B: one pair of buffers, as
+   wide as the widest target. */
 void ftmem__method_shared(ftmem__low *low)
 {
     const ftmem__shape *shape = low->shape;
     int64_t most_in = 0, most_out = 0, in, out, r = shape->adapter->rank;
-    int32_t role;
-    if (shape->adapter->kind != FTMEM_ADAPTER_VERA) return;
+    int32_t role, kind = shape->adapter->kind;
+    if (kind != FTMEM_ADAPTER_VERA && kind != FTMEM_ADAPTER_PVERA && kind != FTMEM_ADAPTER_RANDLORA) return;
     for (role = 0; role <= FTMEM_ROLE_DOWN; role++) {
         if (!(shape->adapter->targets >> role & 1u) || !shape->family->modules[role]) continue;
         methods_widths(shape, role, &in, &out);
         if (in > most_in) most_in = in;
         if (out > most_out) most_out = out;
+    }
+    if (kind == FTMEM_ADAPTER_PVERA) most_in *= 2;
+    if (kind == FTMEM_ADAPTER_RANDLORA) {
+        int64_t least = most_in < most_out ? most_in : most_out;
+        most_out = (most_in + most_out - least) * ((least + r - 1) / r);
+        most_in = least;
     }
     ftmem__low_buffer(low, ftmem__bytes(shape->lora_dtype, r * most_in));
     ftmem__low_buffer(low, ftmem__bytes(shape->lora_dtype, r * most_out));
@@ -181,7 +188,8 @@ static ftmem__var methods_ia3_bnb(ftmem__low *low, const ftmem__adapted *at, ftm
 
 ftmem__var ftmem__method_ia3(ftmem__low *low, const ftmem__adapted *at)
 {
-    bool before = at->role == FTMEM_ROLE_DOWN; /* peft/utils/constants.py ..._IA3_FEEDFORWARD_MODULES_MAPPING */
+    uint32_t given = low->shape->adapter->feedforward; /* else peft/utils/constants.py ..._IA3_FEEDFORWARD_MODULES_MAPPING */
+    bool before = given ? given >> at->role & 1u : at->role == FTMEM_ROLE_DOWN;
     int64_t n = before ? at->x.cols : at->out;
     ftmem__var l = ftmem__low_adapter(low, at->role, n, before ? 1 : n), scale, y;
     l = ftmem__shaped(l, n, n);

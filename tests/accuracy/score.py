@@ -245,9 +245,17 @@ ORACLE_OPTIMIZERS = {"adamw_foreach": "adamw", "adamw_fused": "adamw_fused", "ad
 
 # columns peft_config and peft_args: the class of PEFT's config, and its arguments in our words
 PEFT_METHODS = {"VeraConfig": "vera", "IA3Config": "ia3", "AdaLoraConfig": "adalora", "LoHaConfig": "loha", "LoKrConfig": "lokr", "OFTConfig": "oft",
-                "PromptTuningConfig": "prompt", "PromptEncoderConfig": "p_tuning", "LoraConfig": "lora"}
+                "PromptTuningConfig": "prompt", "PromptEncoderConfig": "p_tuning", "LoraConfig": "lora", "MissConfig": "miss", "HiraConfig": "hira",
+                "PveraConfig": "pvera", "FourierFTConfig": "fourierft", "WaveFTConfig": "waveft", "DeloraConfig": "delora", "RoadConfig": "road", "C3AConfig": "c3a",
+                "GraloraConfig": "gralora", "BeftConfig": "beft", "DeftConfig": "deft", "GloraConfig": "glora", "PeanutConfig": "peanut", "TinyLoraConfig": "tinylora",
+                "RandLoraConfig": "randlora", "ShiraConfig": "shira", "PsoftConfig": "psoft"}
+# an argument that makes it another method of ours
+PEFT_VARIANTS = {("miss", "init_weights", "bat"): "miss_bat", ("miss", "init_weights", "mini"): "miss_mini", ("deft", "para", True): "deft_para",
+                 ("glora", "config_A_B", "vector"): "glora_vector", ("psoft", "use_cayley_neumann", True): "psoft_neumann", ("lora", "init_lora_weights", "mica"): "mica"}
 PEFT_ARGUMENTS = {"r": "rank", "init_r": "rank", "vera_dropout": "dropout", "lora_dropout": "dropout", "decompose_factor": "factors", "oft_block_size": "block_size",
-                  "num_virtual_tokens": "virtual_tokens", "encoder_hidden_size": "encoder_hidden", "rank_pattern": "rank_pattern"}
+                  "num_virtual_tokens": "virtual_tokens", "encoder_hidden_size": "encoder_hidden", "rank_pattern": "rank_pattern",
+                  "mini_r": "block_size", "n_frequency": "coefficients", "u": "coefficients", "gralora_k": "factors", "feedforward_modules": "feedforward", "variant": "factors"}
+PEFT_DROPOUTS = "pvera_dropout hira_dropout miss_dropout gralora_dropout deft_dropout tinylora_dropout randlora_dropout psoft_dropout".split()
 
 
 ORACLE_BASES = {"gptq4": "gptq_4bit", "gptq8": "gptq_8bit", "awq": "awq", "hqq4": "hqq_4bit", "hqq8": "hqq_8bit", "aqlm": "aqlm", "torchao8": "torchao_int8", "fp8": "fp8"}
@@ -268,7 +276,12 @@ def oracle_peft(r, fields):
         fields["dropout"] = dropout
     for name, value in json.loads(r["peft_args"] or "{}").items():
         if name in PEFT_ARGUMENTS:
-            fields[PEFT_ARGUMENTS[name]] = value
+            fields[PEFT_ARGUMENTS[name]] = int(value[-1]) if name == "variant" else value
+        if name in PEFT_DROPOUTS:
+            fields["dropout"] = value
+        if name == "block_size":
+            fields["block_size"] = value
+        fields["method"] = PEFT_VARIANTS.get((fields["method"], name, value if isinstance(value, (str, bool)) else None), fields["method"])
         if name == "trainable_token_indices":
             fields["trainable_tokens"] = len(value)
         if name == "lora_fa":                     # not PEFT's: A is frozen, as create_lorafa_optimizer does

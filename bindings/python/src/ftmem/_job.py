@@ -319,6 +319,13 @@ def put_ranks(adapter: CData, model: CData, value: Any) -> None:
                 adapter.ranks[role] = int(rank)
 
 
+def put_feedforward(adapter: CData, model: CData, value: Any) -> None:
+    """IA3's feedforward_modules."""
+    found = new("ftmem_adapter")
+    put_targets(found, model, value)
+    put_bits(adapter, "feedforward", found.targets, "adapter.feedforward")
+
+
 def put_saved(adapter: CData, model: CData, value: Any) -> None:
     path, bits = "adapter.modules_to_save", 0
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
@@ -441,7 +448,7 @@ class Job:
         if "gpu" in values:
             put_gpu(job, values["gpu"])
         for path, value in values.items():
-            if path in ("adapter.targets", "adapter.ranks", "adapter.modules_to_save", *JOB_SETS):
+            if path in ("adapter.targets", "adapter.ranks", "adapter.feedforward", "adapter.modules_to_save", *JOB_SETS):
                 late[path] = value
             elif path != "gpu" and objects[path.split(".", 1)[0]] is not None:
                 call(lib.ftmem_set, path.encode(), encode(as_text(path, value), path), objects[path.split(".", 1)[0]])
@@ -449,6 +456,8 @@ class Job:
             put_targets(self._adapter, self._model, late["adapter.targets"])
         if self._adapter is not None and "adapter.ranks" in late:
             put_ranks(self._adapter, self._model, late["adapter.ranks"])
+        if self._adapter is not None and "adapter.feedforward" in late:
+            put_feedforward(self._adapter, self._model, late["adapter.feedforward"])
         if self._adapter is not None and "adapter.modules_to_save" in late:
             put_saved(self._adapter, self._model, late["adapter.modules_to_save"])
         for path in JOB_SETS:
