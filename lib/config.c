@@ -1025,7 +1025,7 @@ static ftmem_status config_experts(const config_source *c, ftmem_model *model)
 {
     uint8_t dense[FTMEM_MAX_LAYERS] = { 0 };
     ftmem_status status = FTMEM_OK;
-    if (!config_is(c, CONFIG_EXPERTS)) return FTMEM_OK;
+    if (!config_is(c, CONFIG_EXPERTS) || model->experts == 0) return FTMEM_OK;
     if (config_is(c, CONFIG_DENSE_FIRST)) status = config_dense_first(c, model, dense);
     if (c->cls->family == FTMEM_LLAMA4) status = config_moe_layers(c, model, dense);
     if (config_is(c, CONFIG_EXPERTS_BETWEEN)) status = config_experts_between(c, model, dense);

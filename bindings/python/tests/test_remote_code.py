@@ -40,6 +40,9 @@ CASES = [
     # LayerNorm has a bias
     pytest.param(ORION, 2 * 84608 * 5120 + 40 * (4 * 5120**2 + 3 * 5120 * 15360 + 4 * 5120) + 2 * 5120, id="orion"),
     pytest.param(MINICPM, 122753 * 2304 + 40 * (4 * 2304**2 + 3 * 2304 * 5760 + 2 * 2304) + 2304, id="minicpm"),
+    # eight MLPs and a gate instead of one MLP
+    pytest.param(MINICPM | {"num_experts": 8, "num_experts_per_tok": 2},
+                 122753 * 2304 + 40 * (4 * 2304**2 + 8 * (3 * 2304 * 5760 + 2304) + 2 * 2304) + 2304, id="minicpm-moe"),
     # biases of q, k, v; one block more for multi-token prediction, with three norms and a linear of 2 h x h: the checkpoint's 7 833 409 536
     pytest.param(MIMO, 2 * 151680 * 4096 + 37 * (2 * 4096**2 + 2 * 4096 * 1024 + 4096 + 2 * 1024 + 3 * 4096 * 11008 + 2 * 4096) + 3 * 4096 + 2 * 4096**2
                  + 4096, id="mimo"),
@@ -72,8 +75,15 @@ def test_says_that_the_code_is_elsewhere(config: dict[str, Any]) -> None:
     (QWEN | {"no_bias": False}, "no_bias"),
     (CHATGLM | {"multi_query_attention": False}, "multi_query_attention"),
     ({k: v for k, v in BAICHUAN.items() if k != "max_position_embeddings"}, "max_position_embeddings"),
-    (MINICPM | {"num_experts": 8}, "num_experts"),
+    (ORION | {"num_experts": 8}, "num_experts"),
 ])
 def test_refused_by_name(change: dict[str, Any], key: str) -> None:
     with pytest.raises(ftmem.Unsupported, match=key):
         ftmem.predict(change)
+
+
+def test_gate_of_minicpm_moe_is_a_linear() -> None:
+    """all-linear: q, k, v, o, the gate, and gate, up and down of each of eight experts."""
+    h, f, r = 2304, 5760, 8
+    p = ftmem.predict(MINICPM | {"num_experts": 8, "num_experts_per_tok": 2}, method="lora", target_modules="all-linear", rank=r, seq_len=128)
+    assert p.trainable == 40 * r * (4 * 2 * h + (h + 8) + 8 * 3 * (h + f))
