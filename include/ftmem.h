@@ -124,7 +124,8 @@ enum { FTMEM_ACT_AUTO = 0, FTMEM_SILU = 1, FTMEM_GELU = 2, FTMEM_GELU_TANH = 3, 
 /* Vision towers with what leads from them to the text model, named by the vision-language model's model_type. */
 enum {
     FTMEM_TOWER_NONE = 0, FTMEM_TOWER_LLAVA = 1, FTMEM_TOWER_GEMMA3 = 2, FTMEM_TOWER_MISTRAL3 = 3, FTMEM_TOWER_QWEN2_5_VL = 4,
-    FTMEM_TOWER_QWEN3_VL = 5, FTMEM_TOWER_KIMI_K25 = 6, FTMEM_TOWER_GEMMA4 = 7, FTMEM_TOWER_QWEN2_VL = 8, FTMEM_TOWER_PALIGEMMA = 9, FTMEM_TOWER_END = 10
+    FTMEM_TOWER_QWEN3_VL = 5, FTMEM_TOWER_KIMI_K25 = 6, FTMEM_TOWER_GEMMA4 = 7, FTMEM_TOWER_QWEN2_VL = 8, FTMEM_TOWER_PALIGEMMA = 9, FTMEM_TOWER_PHI3_V = 10,
+    FTMEM_TOWER_END = 11
 };
 
 /* What is trained: an adapter by PEFT's method. The base may be stored in any format (ftmem_adapter.quant). */

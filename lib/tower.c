@@ -67,6 +67,8 @@ ROWS(tower_pixtral, PLAIN(ONCE, H, PATCH, false), VECTOR(ONCE, H), VECTOR(EACH, 
      LINEAR(EACH, F, H, false, "gate_proj"), LINEAR(EACH, F, H, false, "up_proj"), LINEAR(EACH, H, F, false, "down_proj"));
 ROWS(tower_mistral3, VECTOR(ONCE, H), LINEAR(ONCE, H, MERGED, false, "merging_layer"), LINEAR(ONCE, TEXT, H, false, "linear_1"),
      LINEAR(ONCE, TEXT, TEXT, false, "linear_2"));
+/* modeling_phi3_v.py Phi3ImageEmbedding: four patches are one token; separators of rows and of the whole image are learned */
+ROWS(tower_phi3_v, VECTOR(ONCE, MERGED), VECTOR(ONCE, MERGED), LINEAR(ONCE, TEXT, MERGED, true, "0"), LINEAR(ONCE, TEXT, TEXT, true, "2"));
 /* modeling_qwen2_5_vl.py Qwen2_5_VisionTransformerPretrainedModel */
 ROWS(tower_qwen2_5, PLAIN(ONCE, H, PATCH, false), VECTOR(EACH, H), VECTOR(EACH, H), LINEAR(EACH, 3H, H, true, "qkv"), LINEAR(EACH, H, H, true, "proj"),
      LINEAR(EACH, F, H, true, "gate_proj"), LINEAR(EACH, F, H, true, "up_proj"), LINEAR(EACH, H, F, true, "down_proj"));
@@ -103,6 +105,7 @@ static const tower_kind tower_kinds[FTMEM_TOWER_END] = {
     [FTMEM_TOWER_LLAVA] = {tower_clip, tower_llava, 1, 0, 0},
     [FTMEM_TOWER_GEMMA3] = {tower_siglip, tower_gemma3, 1, 0, 0},
     [FTMEM_TOWER_PALIGEMMA] = {tower_siglip, tower_paligemma, 1, 0, 0},
+    [FTMEM_TOWER_PHI3_V] = {tower_clip, tower_phi3_v, 1, 0, 0},
     [FTMEM_TOWER_MISTRAL3] = {tower_pixtral, tower_mistral3, 0, 2, 0},
     [FTMEM_TOWER_QWEN2_5_VL] = {tower_qwen2_5, tower_qwen2_5_merger, 0, 2, 0},
     [FTMEM_TOWER_KIMI_K25] = {tower_kimi, tower_kimi_projector, 0, 2, 5},

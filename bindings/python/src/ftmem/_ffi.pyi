@@ -145,6 +145,7 @@ class _Lib:
     FTMEM_TOWER_GEMMA4: Final[int]
     FTMEM_TOWER_QWEN2_VL: Final[int]
     FTMEM_TOWER_PALIGEMMA: Final[int]
+    FTMEM_TOWER_PHI3_V: Final[int]
     FTMEM_TOWER_END: Final[int]
     FTMEM_ADAPTER_NONE: Final[int]
     FTMEM_ADAPTER_LORA: Final[int]
