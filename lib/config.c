@@ -55,6 +55,7 @@ static const config_vision config_visions[] = {
       "vision_config" }, /* the same tower, with one output */
     { "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, NULL, false, "vision_config" },
     { "gemma4", "gemma4_text", "gemma4_vision", FTMEM_TOWER_GEMMA4, true, false, -1, "gemma4_audio", false, "vision_config" },
+    { "mllama", "mllama_text_model", "mllama_vision_model", FTMEM_TOWER_MLLAMA, false, false, -1, NULL, false, "vision_config" },
     { "phi3_v", "phi3", "phi3_v_vision", FTMEM_TOWER_PHI3_V, false, true, -2, NULL, false, "img_processor" },
 };
 
@@ -872,9 +873,26 @@ static bool config_any_window(const ftmem_model *model)
     return false;
 }
 
+/* configuration_mllama.py: blocks of cross-attention stand among the others, and modeling_mllama.py passes over them in rows of text. */
+static ftmem_status config_cross_layers(const config_source *c, ftmem_model *model)
+{
+    uint8_t cross[FTMEM_MAX_LAYERS] = { 0 };
+    bool given = false;
+    if (!c->vision) /* MllamaForCausalLM, which widens its logits */
+        return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, "model_type", "mllama_text_model", "mllama_text_model is not modelled without the model around it.");
+    ftmem_status status = config_layer_set(c, "cross_attention_layers", model->layers, cross);
+    for (size_t k = 0; k < c->count; k++) given = given || config_list_index(c, &c->entries[k], "cross_attention_layers") >= 0;
+    for (int64_t i = 3; !given && i < model->layers && i <= 38; i += 5) cross[i] = 1;
+    for (int64_t i = 0, layers = model->layers; i < layers; i++) model->cross_layers += cross[i];
+    model->layers -= model->cross_layers;
+    if (status != FTMEM_OK || model->layers > 0) return status;
+    return ftmem__fail(c->error, FTMEM_E_RANGE, "cross_attention_layers", "all", "cross_attention_layers has every block; one at least must be another.");
+}
+
 static ftmem_status config_layers(const config_source *c, ftmem_model *model)
 {
     int64_t window = 0;
+    if (c->cls->family == FTMEM_MLLAMA_TEXT_MODEL) return config_cross_layers(c, model);
     if (c->cls->family == FTMEM_NEMOTRON_H) return config_one_part(c, model);
     if (config_is(c, CONFIG_MIXERS)) return config_mixer_layers(c, model);
     if (!config_is(c, CONFIG_WINDOW)) return FTMEM_OK;
@@ -1359,6 +1377,17 @@ static ftmem_status config_taps(const config_source *c, ftmem_model *model)
     return FTMEM_OK;
 }
 
+/* Those that fit into four tiles, where the list is not given (configuration_mllama.py supported_aspect_ratios). */
+static void config_ratios(const config_source *c, ftmem_model *model)
+{
+    int64_t last = -1;
+    for (size_t i = 0; i < c->count; i++) {
+        int64_t at = config_list_index(c, &c->entries[i], "supported_aspect_ratios");
+        last = at > last ? at : last;
+    }
+    model->tower_ratios = last < 0 ? 8 : last + 1;
+}
+
 /* modeling_kimi_k25.py Kimi_K25VisionPositionEmbeddings: a row for each place of a grid. */
 static ftmem_status config_grid_positions(const config_source *c, ftmem_model *model)
 {
@@ -1432,6 +1461,7 @@ static ftmem_status config_towers(const config_source *c, ftmem_model *model)
         if (status == FTMEM_OK) status = config_features(c, model);
         if (status == FTMEM_OK && vision->tower == FTMEM_TOWER_QWEN2_5_VL) status = config_tower_windows(&tower, model);
         if (status == FTMEM_OK && vision->taps) status = config_taps(&tower, model);
+        if (status == FTMEM_OK && vision->tower == FTMEM_TOWER_MLLAMA) config_ratios(&tower, model);
         if (status == FTMEM_OK && vision->tower == FTMEM_TOWER_KIMI_K25) status = config_grid_positions(&tower, model);
         if (status == FTMEM_OK && vision->tower == FTMEM_TOWER_GEMMA4) status = config_tower_heads(&tower);
     }

@@ -293,6 +293,7 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_MIMO_V2_FLASH] = {.model_type = "mimo_v2_flash", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_JOINED, .tables_by_kind = true, .eager = FTMEM__EAGER_SINKS, .always_mask = true,
         .sliding_kv_twice = true, .scaled_values = true, .no_flash = true, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .router_fp32 = true,
         .modules = MOE_PLAIN_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_MLLAMA_TEXT_MODEL] = {.model_type = "mllama_text_model", LLAMA_LIKE, .extra_rows = 8, .keeps_cache = true},
     [FTMEM_DEEPSEEK] = {.model_type = "deepseek", LLAMA_LIKE, .remote_code = true, .experts_apart = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF},
     [FTMEM_GLM4_MOE] = {.model_type = "glm4_moe", QWEN3_PARTS, .turn = FTMEM__TURN_JOINED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .experts_as = FTMEM__EXPERTS_AS_PROJ,
         .router_fp32 = true, .modules = MOE_MODULES, .default_targets = R(Q) | R(V)},

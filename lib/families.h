@@ -186,6 +186,7 @@ typedef struct ftmem__family {
     uint8_t small_buffers; /* of up to 512 bytes besides a rotation's two: a scale, further frequencies */
     /* class defaults of the model's switches: FTMEM_ON or FTMEM_OFF */
     uint8_t tied, qkv_bias, o_bias, mlp_bias, norm_bias, qk_norm, parallel, two_norms, head_bias, router_norm, expert_bias;
+    uint8_t extra_rows;           /* of the embedding, beyond the vocabulary (modeling_mllama.py: for the image token) */
     bool router_linear : 1;       /* the router is an nn.Linear, not a parameter (modeling_gemma4.py, modeling_minicpm.py) */
     bool router_fp32 : 1;         /* the router's weight stays in fp32, and its input is widened */
     bool embed_scale : 1;         /* the embedding is multiplied (Gemma; Granite where `scaled`) */
