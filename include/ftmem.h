@@ -114,7 +114,8 @@ enum {
     FTMEM_KIMI_K25_VISION = 70, FTMEM_DOTS1 = 71, FTMEM_FLEX_OLMO = 72, FTMEM_GRANITEMOE = 73, FTMEM_GLM4_MOE_LITE = 74, FTMEM_ERNIE4_5_MOE = 75,
     FTMEM_GEMMA4 = 76, FTMEM_GEMMA4_VISION = 77, FTMEM_GEMMA4_AUDIO = 78, /* the latter two: its towers */
     FTMEM_LLAMA4 = 79, FTMEM_QWEN2_VL_VISION = 80,
-    FTMEM_FAMILY_END = 81
+    FTMEM_MLLAMA_TEXT_MODEL = 81, FTMEM_MLLAMA_VISION_MODEL = 82, /* the latter: its tower */
+    FTMEM_FAMILY_END = 83
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
@@ -124,7 +125,8 @@ enum { FTMEM_ACT_AUTO = 0, FTMEM_SILU = 1, FTMEM_GELU = 2, FTMEM_GELU_TANH = 3, 
 /* Vision towers with what leads from them to the text model, named by the vision-language model's model_type. */
 enum {
     FTMEM_TOWER_NONE = 0, FTMEM_TOWER_LLAVA = 1, FTMEM_TOWER_GEMMA3 = 2, FTMEM_TOWER_MISTRAL3 = 3, FTMEM_TOWER_QWEN2_5_VL = 4,
-    FTMEM_TOWER_QWEN3_VL = 5, FTMEM_TOWER_KIMI_K25 = 6, FTMEM_TOWER_GEMMA4 = 7, FTMEM_TOWER_QWEN2_VL = 8, FTMEM_TOWER_PALIGEMMA = 9, FTMEM_TOWER_END = 10
+    FTMEM_TOWER_QWEN3_VL = 5, FTMEM_TOWER_KIMI_K25 = 6, FTMEM_TOWER_GEMMA4 = 7, FTMEM_TOWER_QWEN2_VL = 8, FTMEM_TOWER_PALIGEMMA = 9, FTMEM_TOWER_PHI3_V = 10,
+    FTMEM_TOWER_MLLAMA = 11, FTMEM_TOWER_END = 12
 };
 
 /* What is trained: an adapter by PEFT's method. The base may be stored in any format (ftmem_adapter.quant). */
@@ -561,6 +563,11 @@ typedef struct ftmem_model {
     int32_t tower_class_token; /* switch: the class token's feature is among those handed on (LLaVA's select strategy "full"); AUTO: off */
     int64_t tower_tap_first;  /* blocks before the first of tower_taps; 0: tower_tap_every */
     int64_t tower_tap_every;  /* from one to the next; 0: as many as leaves the last one in the tower */
+    int64_t cross_layers;        /* blocks that attend to images alone, and do not run without them (Llama 3.2 Vision); not among `layers`; 0: none */
+    int64_t tower_global_layers; /* blocks of a second encoder on top of the tower; 0: none */
+    int64_t tower_tiles;         /* tiles that an image is cut into at most; 0: it is not cut */
+    int64_t tower_ratios;        /* aspect ratios that have positions of their own; 0: none */
+    int64_t tower_out;           /* width of the tower's result; 0: tower_hidden */
 } ftmem_model;
 
 /* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do

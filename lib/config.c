@@ -36,23 +36,27 @@ typedef struct config_vision {
     int64_t feature;
     const char *audio_class; /* of an audio tower; the class then comes without either tower too. NULL: it has none */
     bool taps;               /* deepstack_visual_indexes */
+    const char *part;        /* the object that has the tower's keys */
 } config_vision;
 
 static const config_vision config_visions[] = {
-    { "llava", "llama", "clip_vision_model", FTMEM_TOWER_LLAVA, false, true, -2, NULL, false },
-    { "gemma3", "gemma3_text", "siglip_vision_model", FTMEM_TOWER_GEMMA3, true, false, -1, NULL, false },
-    { "mistral3", "mistral", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1, NULL, false },
-    { "ministral3", "ministral3", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1, NULL,
-      false }, /* a text_config and a vision_config: Mistral3ForConditionalGeneration */
-    { "paligemma", "gemma", "siglip_vision_model", FTMEM_TOWER_PALIGEMMA, true, true, -1, NULL, false },
-    { "qwen2_vl", "qwen2", "qwen2_vl_vision", FTMEM_TOWER_QWEN2_VL, false, false, -1, NULL, false },
-    { "qwen2_5_vl", "qwen2", "qwen2_5_vl_vision", FTMEM_TOWER_QWEN2_5_VL, false, false, -1, NULL, false },
-    { "qwen3_vl", "qwen3", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, NULL, true },
-    { "kimi_k25", "deepseek_v3", "kimi_k25_vision", FTMEM_TOWER_KIMI_K25, true, false, -1, NULL, false },
-    { "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, NULL, true },
-    { "qwen3_5", "qwen3_5_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, NULL, false }, /* the same tower, with one output */
-    { "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, NULL, false },
-    { "gemma4", "gemma4_text", "gemma4_vision", FTMEM_TOWER_GEMMA4, true, false, -1, "gemma4_audio", false },
+    { "llava", "llama", "clip_vision_model", FTMEM_TOWER_LLAVA, false, true, -2, NULL, false, "vision_config" },
+    { "gemma3", "gemma3_text", "siglip_vision_model", FTMEM_TOWER_GEMMA3, true, false, -1, NULL, false, "vision_config" },
+    { "mistral3", "mistral", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1, NULL, false, "vision_config" },
+    { "ministral3", "ministral3", "pixtral", FTMEM_TOWER_MISTRAL3, true, false, -1, NULL, false,
+      "vision_config" }, /* a text_config and a vision_config: Mistral3ForConditionalGeneration */
+    { "paligemma", "gemma", "siglip_vision_model", FTMEM_TOWER_PALIGEMMA, true, true, -1, NULL, false, "vision_config" },
+    { "qwen2_vl", "qwen2", "qwen2_vl_vision", FTMEM_TOWER_QWEN2_VL, false, false, -1, NULL, false, "vision_config" },
+    { "qwen2_5_vl", "qwen2", "qwen2_5_vl_vision", FTMEM_TOWER_QWEN2_5_VL, false, false, -1, NULL, false, "vision_config" },
+    { "qwen3_vl", "qwen3", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, NULL, true, "vision_config" },
+    { "kimi_k25", "deepseek_v3", "kimi_k25_vision", FTMEM_TOWER_KIMI_K25, true, false, -1, NULL, false, "vision_config" },
+    { "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, NULL, true, "vision_config" },
+    { "qwen3_5", "qwen3_5_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, NULL, false,
+      "vision_config" }, /* the same tower, with one output */
+    { "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_vl_vision", FTMEM_TOWER_QWEN3_VL, false, false, -1, NULL, false, "vision_config" },
+    { "gemma4", "gemma4_text", "gemma4_vision", FTMEM_TOWER_GEMMA4, true, false, -1, "gemma4_audio", false, "vision_config" },
+    { "mllama", "mllama_text_model", "mllama_vision_model", FTMEM_TOWER_MLLAMA, false, false, -1, NULL, false, "vision_config" },
+    { "phi3_v", "phi3", "phi3_v_vision", FTMEM_TOWER_PHI3_V, false, true, -2, NULL, false, "img_processor" },
 };
 
 typedef struct config_source {
@@ -869,9 +873,26 @@ static bool config_any_window(const ftmem_model *model)
     return false;
 }
 
+/* configuration_mllama.py: blocks of cross-attention stand among the others, and modeling_mllama.py passes over them in rows of text. */
+static ftmem_status config_cross_layers(const config_source *c, ftmem_model *model)
+{
+    uint8_t cross[FTMEM_MAX_LAYERS] = { 0 };
+    bool given = false;
+    if (!c->vision) /* MllamaForCausalLM, which widens its logits */
+        return ftmem__fail(c->error, FTMEM_E_UNSUPPORTED, "model_type", "mllama_text_model", "mllama_text_model is not modelled without the model around it.");
+    ftmem_status status = config_layer_set(c, "cross_attention_layers", model->layers, cross);
+    for (size_t k = 0; k < c->count; k++) given = given || config_list_index(c, &c->entries[k], "cross_attention_layers") >= 0;
+    for (int64_t i = 3; !given && i < model->layers && i <= 38; i += 5) cross[i] = 1;
+    for (int64_t i = 0, layers = model->layers; i < layers; i++) model->cross_layers += cross[i];
+    model->layers -= model->cross_layers;
+    if (status != FTMEM_OK || model->layers > 0) return status;
+    return ftmem__fail(c->error, FTMEM_E_RANGE, "cross_attention_layers", "all", "cross_attention_layers has every block; one at least must be another.");
+}
+
 static ftmem_status config_layers(const config_source *c, ftmem_model *model)
 {
     int64_t window = 0;
+    if (c->cls->family == FTMEM_MLLAMA_TEXT_MODEL) return config_cross_layers(c, model);
     if (c->cls->family == FTMEM_NEMOTRON_H) return config_one_part(c, model);
     if (config_is(c, CONFIG_MIXERS)) return config_mixer_layers(c, model);
     if (!config_is(c, CONFIG_WINDOW)) return FTMEM_OK;
@@ -1025,7 +1046,7 @@ static ftmem_status config_experts(const config_source *c, ftmem_model *model)
 {
     uint8_t dense[FTMEM_MAX_LAYERS] = { 0 };
     ftmem_status status = FTMEM_OK;
-    if (!config_is(c, CONFIG_EXPERTS)) return FTMEM_OK;
+    if (!config_is(c, CONFIG_EXPERTS) || model->experts == 0) return FTMEM_OK;
     if (config_is(c, CONFIG_DENSE_FIRST)) status = config_dense_first(c, model, dense);
     if (c->cls->family == FTMEM_LLAMA4) status = config_moe_layers(c, model, dense);
     if (config_is(c, CONFIG_EXPERTS_BETWEEN)) status = config_experts_between(c, model, dense);
@@ -1250,7 +1271,7 @@ static ftmem_status config_open(config_source *c)
     bool gemma3 = strcmp(type->text, "gemma3") == 0;
     c->text_alone = strcmp(type->text, "llama4") == 0;
     c->vision = config_vision_of(type->text);
-    if (c->vision && !config_object(c, "vision_config") && !c->vision->audio_class) c->vision = NULL;
+    if (c->vision && !config_object(c, c->vision->part) && !c->vision->audio_class) c->vision = NULL;
     if (c->vision) return config_open_text(c);
     c->old = config_rename_of(type->text);
     c->cls = config_class_of(c->old ? c->old->of : gemma3 ? "gemma3_text" : c->text_alone ? "llama4_text" : type->text);
@@ -1331,7 +1352,7 @@ static ftmem_status config_outer_keys(const config_source *c, ftmem_model *model
     if (status == FTMEM_OK && on != c->vision->projector_bias) return config_fail(c, FTMEM_E_UNSUPPORTED, &bias, "only the class default is modelled");
     if (status == FTMEM_OK && layers.type != FTMEM_ENTRY_NULL)
         return config_fail(c, FTMEM_E_UNSUPPORTED, &layers, "features of several layers of the tower are not modelled");
-    if (status == FTMEM_OK && c->vision->tower == FTMEM_TOWER_MISTRAL3) model->tower_merge = 2;
+    if (status == FTMEM_OK && (c->vision->tower == FTMEM_TOWER_MISTRAL3 || c->vision->tower == FTMEM_TOWER_PHI3_V)) model->tower_merge = 2;
     return status != FTMEM_OK || merge.type == FTMEM_ENTRY_NULL ? status : config_whole(c, &merge, 64, false, &model->tower_merge);
 }
 
@@ -1354,6 +1375,17 @@ static ftmem_status config_taps(const config_source *c, ftmem_model *model)
     model->tower_taps = 3;
     model->tower_tap_first = model->tower_tap_every = model->tower_layers > 24 ? 8 : 0;
     return FTMEM_OK;
+}
+
+/* Those that fit into four tiles, where the list is not given (configuration_mllama.py supported_aspect_ratios). */
+static void config_ratios(const config_source *c, ftmem_model *model)
+{
+    int64_t last = -1;
+    for (size_t i = 0; i < c->count; i++) {
+        int64_t at = config_list_index(c, &c->entries[i], "supported_aspect_ratios");
+        last = at > last ? at : last;
+    }
+    model->tower_ratios = last < 0 ? 8 : last + 1;
 }
 
 /* modeling_kimi_k25.py Kimi_K25VisionPositionEmbeddings: a row for each place of a grid. */
@@ -1389,8 +1421,8 @@ static ftmem_status config_tower(config_source *tower, const char *prefix, const
     ftmem_model text = *model;
     ftmem_status status;
     tower->prefix = prefix;
-    tower->old = NULL;
-    tower->cls = config_class_of(tower_class);
+    tower->old = config_rename_of(tower_class);
+    tower->cls = config_class_of(tower->old ? tower->old->of : tower_class);
     type = config_given(tower, "model_type");
     if (type && type->type == FTMEM_ENTRY_TEXT && *type->text && !config_tower_named(tower->vision, tower_class, type->text))
         return config_fail(tower, FTMEM_E_UNSUPPORTED, type, "this tower is not modelled in this model");
@@ -1424,11 +1456,12 @@ static ftmem_status config_towers(const config_source *c, ftmem_model *model)
     const config_vision *vision = c->vision;
     ftmem_status status = FTMEM_OK;
     model->tower = vision->tower;
-    if (config_object(c, "vision_config")) {
-        status = config_tower(&tower, "vision_config.", vision->tower_class, model);
+    if (config_object(c, vision->part)) {
+        status = config_tower(&tower, vision->tower == FTMEM_TOWER_PHI3_V ? "img_processor." : "vision_config.", vision->tower_class, model);
         if (status == FTMEM_OK) status = config_features(c, model);
         if (status == FTMEM_OK && vision->tower == FTMEM_TOWER_QWEN2_5_VL) status = config_tower_windows(&tower, model);
         if (status == FTMEM_OK && vision->taps) status = config_taps(&tower, model);
+        if (status == FTMEM_OK && vision->tower == FTMEM_TOWER_MLLAMA) config_ratios(&tower, model);
         if (status == FTMEM_OK && vision->tower == FTMEM_TOWER_KIMI_K25) status = config_grid_positions(&tower, model);
         if (status == FTMEM_OK && vision->tower == FTMEM_TOWER_GEMMA4) status = config_tower_heads(&tower);
     }

@@ -84,6 +84,7 @@ static ftmem__var experts_logits(ftmem__low *low, ftmem__var x)
     ftmem__tape *tape = low->tape;
     int32_t dtype = shape->family->router_fp32 ? FTMEM_FP32 : shape->dtype;
     int64_t e = shape->model->experts;
+    if (shape->family->router_linear) return ftmem__low_linear(low, FTMEM_ROLE_ROUTER, x, e, false);
     ftmem__var w = ftmem__low_parameter_of(low, FTMEM_ROLE_ROUTER, e * shape->h, shape->h, dtype), bias, wide, y;
     bool biased = shape->family->router == FTMEM__ROUTER_CHOSEN;
     w = experts_router_weight(low, w);

@@ -186,84 +186,86 @@ typedef struct ftmem__family {
     uint8_t small_buffers; /* of up to 512 bytes besides a rotation's two: a scale, further frequencies */
     /* class defaults of the model's switches: FTMEM_ON or FTMEM_OFF */
     uint8_t tied, qkv_bias, o_bias, mlp_bias, norm_bias, qk_norm, parallel, two_norms, head_bias, router_norm, expert_bias;
-    bool router_fp32;             /* the router's weight stays in fp32, and its input is widened */
-    bool embed_scale;             /* the embedding is multiplied (Gemma; Granite where `scaled`) */
-    bool logit_scale;             /* the logits are, where `scaled` */
-    bool norm_each;               /* queries are normalised before keys are projected (modeling_qwen3.py, modeling_olmo2.py) */
-    bool views_last;              /* heads are separated after all three projections (modeling_olmo.py, modeling_stablelm.py) */
-    bool tables_by_kind;          /* sliding and full blocks rotate differently (modeling_gemma3.py, modeling_olmo3.py) */
-    bool scale_outside;           /* the multiplication stands in the model's forward, not in the embedding's (modeling_granite.py) */
-    bool embed_norm;              /* and normalised (BLOOM) */
-    bool softmax_own_dtype;       /* eager attention does not go to fp32 for its softmax */
-    bool dropout_inside;          /* of a branch: in the attention's and the MLP's own forward */
-    bool scaled_query;            /* q_proj(x) * scaling before attention, which scales by 1 (modeling_opt.py OPTAttention) */
-    bool wide_scores;             /* eager attention multiplies fp32 copies of queries and keys (modeling_gptj.py) */
-    bool positions_by_row;        /* each row looks its positions up, which are summed from the mask (modeling_opt.py) */
-    bool bias_apart;              /* a linear's bias is added by an operation of its own (modeling_falcon.py FalconLinear) */
-    bool always_mask;             /* create_causal_mask is told not to skip it (modeling_falcon.py) */
-    bool returns_weights;         /* a block returns (stream, attention weights): the caller's tuple holds them */
-    bool index_halves;            /* the indexer rotates halves, not pairs (modeling_deepseek_v32.py) */
-    bool hands_index;             /* a block returns the keys that its indexer has chosen, for the next ones (modeling_glm_moe_dsa.py) */
-    bool sliding_kv_twice;        /* window blocks have twice as many key and value heads (modeling_mimo_v2_flash.py) */
-    bool scaled_values;           /* v_proj(x) * a constant (modeling_mimo_v2_flash.py) */
-    bool experts_apart;           /* experts are linears of their own, in code outside transformers (modeling_deepseek.py) */
-    bool no_flash;                /* the class refuses flash-attention */
-    bool mask_buffer;             /* a boolean buffer of positions x positions (modeling_gpt_bigcode.py GPTBigCodeModel) */
-    bool bidirectional;           /* no causal mask; none at all unless rows are padded */
-    bool no_final_norm;           /* the last block's output is the base model's */
-    bool softmax_uncast;          /* its result goes into the matmul as it is */
-    bool norm_inside;             /* attention's own forward adds the residual and normalises (modeling_albert.py AlbertAttention) */
-    bool shared_blocks;           /* all blocks are one module */
-    bool head_unquantized;        /* the head's name is one that transformers does not quantise (lm_head) */
-    bool first_plain;             /* the first block has a norm less */
-    bool head_apart;              /* the head's dense and norm are modules beside the classifier, which alone PEFT saves */
-    bool head_unbiased;           /* the head's dense has no bias */
-    bool returns_cache;           /* with use_cache: even checkpointed blocks return keys and values, views of the fused projection (modeling_gpt_bigcode.py) */
-    bool loss_own_dtype_v4;       /* transformers before 4.50: cross-entropy in the logits' dtype (modeling_gpt2.py GPT2LMHeadModel) */
+    uint8_t extra_rows;           /* of the embedding, beyond the vocabulary (modeling_mllama.py: for the image token) */
+    bool router_linear : 1;       /* the router is an nn.Linear, not a parameter (modeling_gemma4.py, modeling_minicpm.py) */
+    bool router_fp32 : 1;         /* the router's weight stays in fp32, and its input is widened */
+    bool embed_scale : 1;         /* the embedding is multiplied (Gemma; Granite where `scaled`) */
+    bool logit_scale : 1;         /* the logits are, where `scaled` */
+    bool norm_each : 1;           /* queries are normalised before keys are projected (modeling_qwen3.py, modeling_olmo2.py) */
+    bool views_last : 1;          /* heads are separated after all three projections (modeling_olmo.py, modeling_stablelm.py) */
+    bool tables_by_kind : 1;      /* sliding and full blocks rotate differently (modeling_gemma3.py, modeling_olmo3.py) */
+    bool scale_outside : 1;       /* the multiplication stands in the model's forward, not in the embedding's (modeling_granite.py) */
+    bool embed_norm : 1;          /* and normalised (BLOOM) */
+    bool softmax_own_dtype : 1;   /* eager attention does not go to fp32 for its softmax */
+    bool dropout_inside : 1;      /* of a branch: in the attention's and the MLP's own forward */
+    bool scaled_query : 1;        /* q_proj(x) * scaling before attention, which scales by 1 (modeling_opt.py OPTAttention) */
+    bool wide_scores : 1;         /* eager attention multiplies fp32 copies of queries and keys (modeling_gptj.py) */
+    bool positions_by_row : 1;    /* each row looks its positions up, which are summed from the mask (modeling_opt.py) */
+    bool bias_apart : 1;          /* a linear's bias is added by an operation of its own (modeling_falcon.py FalconLinear) */
+    bool always_mask : 1;         /* create_causal_mask is told not to skip it (modeling_falcon.py) */
+    bool returns_weights : 1;     /* a block returns (stream, attention weights): the caller's tuple holds them */
+    bool index_halves : 1;        /* the indexer rotates halves, not pairs (modeling_deepseek_v32.py) */
+    bool hands_index : 1;         /* a block returns the keys that its indexer has chosen, for the next ones (modeling_glm_moe_dsa.py) */
+    bool sliding_kv_twice : 1;    /* window blocks have twice as many key and value heads (modeling_mimo_v2_flash.py) */
+    bool scaled_values : 1;       /* v_proj(x) * a constant (modeling_mimo_v2_flash.py) */
+    bool experts_apart : 1;       /* experts are linears of their own, in code outside transformers (modeling_deepseek.py) */
+    bool no_flash : 1;            /* the class refuses flash-attention */
+    bool mask_buffer : 1;         /* a boolean buffer of positions x positions (modeling_gpt_bigcode.py GPTBigCodeModel) */
+    bool bidirectional : 1;       /* no causal mask; none at all unless rows are padded */
+    bool no_final_norm : 1;       /* the last block's output is the base model's */
+    bool softmax_uncast : 1;      /* its result goes into the matmul as it is */
+    bool norm_inside : 1;         /* attention's own forward adds the residual and normalises (modeling_albert.py AlbertAttention) */
+    bool shared_blocks : 1;       /* all blocks are one module */
+    bool head_unquantized : 1;    /* the head's name is one that transformers does not quantise (lm_head) */
+    bool first_plain : 1;         /* the first block has a norm less */
+    bool head_apart : 1;          /* the head's dense and norm are modules beside the classifier, which alone PEFT saves */
+    bool head_unbiased : 1;       /* the head's dense has no bias */
+    bool returns_cache : 1;       /* with use_cache: even checkpointed blocks return keys and values, views of the fused projection (modeling_gpt_bigcode.py) */
+    bool loss_own_dtype_v4 : 1;   /* transformers before 4.50: cross-entropy in the logits' dtype (modeling_gpt2.py GPT2LMHeadModel) */
     int32_t table_buffers_before; /* version of transformers until which each block has cos and sin of every position as buffers (4.44 and 4.47 read) */
-    bool loss_in_model;           /* transformers 4.46 and 4.47: the model's forward still widens and shifts the logits itself (modeling_mistral.py) */
-    bool never_quantized;         /* linears of a class of its own, which bitsandbytes leaves alone (Falcon) */
-    bool scale_before_head;       /* the head's input is scaled, where `scaled`, not the logits (MiniCPM) */
-    bool normed_head;             /* training multiplies by normalize(head.weight) (Baichuan 2 NormHead) */
-    bool remote_code;             /* not in transformers: the model's repository brings the code */
-    bool embed_named;             /* the embedding keeps its name beside its dropout (modeling_t5.py T5Stack) */
-    bool positional_masks;        /* blocks take their masks as positional arguments, which a reentrant checkpoint lets go (modeling_t5.py) */
-    bool embed_norm_last;         /* after the positions were added (modeling_bart.py) */
-    bool logits_buffer;           /* a buffer is added to the logits (modeling_bart.py final_logits_bias) */
-    bool dense_heads;             /* queries, keys and values are copied to heads first (modeling_whisper.py) */
-    bool fed_features;            /* the embedding is two convolutions over features of a fixed length (modeling_whisper.py WhisperEncoder) */
-    bool k_unbiased;              /* keys have no bias (modeling_whisper.py) */
-    bool end_dropout;             /* after the final norm (modeling_t5.py T5Stack) */
-    bool keeps_cache;             /* keys and values go through a cache in training too: model.config.use_cache does not reach the
+    bool loss_in_model : 1;       /* transformers 4.46 and 4.47: the model's forward still widens and shifts the logits itself (modeling_mistral.py) */
+    bool never_quantized : 1;     /* linears of a class of its own, which bitsandbytes leaves alone (Falcon) */
+    bool scale_before_head : 1;   /* the head's input is scaled, where `scaled`, not the logits (MiniCPM) */
+    bool normed_head : 1;         /* training multiplies by normalize(head.weight) (Baichuan 2 NormHead) */
+    bool remote_code : 1;         /* not in transformers: the model's repository brings the code */
+    bool embed_named : 1;         /* the embedding keeps its name beside its dropout (modeling_t5.py T5Stack) */
+    bool positional_masks : 1;    /* blocks take their masks as positional arguments, which a reentrant checkpoint lets go (modeling_t5.py) */
+    bool embed_norm_last : 1;     /* after the positions were added (modeling_bart.py) */
+    bool logits_buffer : 1;       /* a buffer is added to the logits (modeling_bart.py final_logits_bias) */
+    bool dense_heads : 1;         /* queries, keys and values are copied to heads first (modeling_whisper.py) */
+    bool fed_features : 1;        /* the embedding is two convolutions over features of a fixed length (modeling_whisper.py WhisperEncoder) */
+    bool k_unbiased : 1;          /* keys have no bias (modeling_whisper.py) */
+    bool end_dropout : 1;         /* after the final norm (modeling_t5.py T5Stack) */
+    bool keeps_cache : 1;         /* keys and values go through a cache in training too: model.config.use_cache does not reach the
                                             decoder's own config (modeling_t5.py T5Stack) */
-    bool loss_own_dtype;          /* CrossEntropyLoss of the logits as they are, in the model's own forward (modeling_t5.py, modeling_bert.py) */
-    bool by_kind;                 /* full blocks have heads of their own, and blocks with keys of others an MLP of their own (modeling_gemma4.py) */
-    bool down_never_quantized;    /* _keep_in_fp32_modules has the down projection (modeling_t5.py) */
-    int32_t since;                /* the version of transformers that has this code; 0: any that is modelled */
-    uint32_t refused_targets;     /* linears at which PEFT fails, though all-linear means them */
-    bool ids_held;                /* position_ids is a name of the model's forward, no argument of its blocks (modeling_granitemoehybrid.py) */
-    bool tables_asked;            /* cos and sin are made where some block rotates (position_embedding_type) */
-    bool head_narrowed;           /* lm_head(x.to(weight.dtype)) (modeling_mamba2.py) */
-    bool window_mask_made;        /* a mask of windows is made even where no block has one (modeling_qwen2_moe.py: sliding_window becomes 0) */
-    bool experts_dense;           /* every expert works on every token, weighed by its score (modeling_llama4.py Llama4TextMoe) */
-    bool normed_after;            /* queries and keys that rotate are normalised afterwards, without weights (modeling_llama4.py Llama4TextL2Norm) */
-    bool scaled_unrotated;        /* queries that do not rotate are multiplied by a number for each position (modeling_llama4.py) */
-    bool shared_first;            /* the shared expert comes before the router (modeling_ernie4_5_moe.py) */
-    bool shared_gated;            /* the shared expert comes first, and is weighed by a sigmoid (modeling_qwen2_moe.py) */
-    bool logits_fp32;             /* lm_head(...).float() in the model's forward (modeling_nemotron_h.py) */
-    bool scaled_by_position;      /* rotated queries are multiplied by a number for each position (modeling_ministral3.py get_llama_4_attn_scale) */
-    bool tables_by_row;           /* tables for each row: positions are given in time, height and width (modeling_qwen3_5.py) */
-    bool gated_output;            /* queries come with a gate, by whose sigmoid attention's result is multiplied (modeling_qwen3_next.py Qwen3NextAttention) */
-    bool linear_joined;           /* linear attention has two input projections, not four (modeling_qwen3_next.py Qwen3NextGatedDeltaNet) */
-    bool class_token;             /* before the patches */
-    bool patch_bias;              /* the convolution over patches has one */
-    bool image_masks;             /* the text model's masks let tokens of one image see each other (modeling_gemma3.py token_type_ids) */
-    bool resampled;               /* a learned table of positions is resampled to each image's grid (modeling_qwen3_vl.py) */
-    bool no_input_leaf;           /* enable_input_require_grads finds no embedding in it (modeling_qwen3_vl.py Qwen3VLVisionModel) */
-    bool packed;                  /* all images are one row, with a mask between them (modeling_pixtral.py) */
-    bool any_size;                /* images of any size, whose merged patches are whole */
-    bool chunked;                 /* attention takes images apart, and windows where it has them (modeling_qwen2_5_vl.py) */
-    uint8_t bridge;               /* from a tower to the text model: FTMEM__BRIDGE_... (image.c) */
+    bool loss_own_dtype : 1;      /* CrossEntropyLoss of the logits as they are, in the model's own forward (modeling_t5.py, modeling_bert.py) */
+    bool by_kind : 1;             /* full blocks have heads of their own, and blocks with keys of others an MLP of their own (modeling_gemma4.py) */
+    bool down_never_quantized : 1; /* _keep_in_fp32_modules has the down projection (modeling_t5.py) */
+    int32_t since;                 /* the version of transformers that has this code; 0: any that is modelled */
+    uint32_t refused_targets;      /* linears at which PEFT fails, though all-linear means them */
+    bool ids_held : 1;             /* position_ids is a name of the model's forward, no argument of its blocks (modeling_granitemoehybrid.py) */
+    bool tables_asked : 1;         /* cos and sin are made where some block rotates (position_embedding_type) */
+    bool head_narrowed : 1;        /* lm_head(x.to(weight.dtype)) (modeling_mamba2.py) */
+    bool window_mask_made : 1;     /* a mask of windows is made even where no block has one (modeling_qwen2_moe.py: sliding_window becomes 0) */
+    bool experts_dense : 1;        /* every expert works on every token, weighed by its score (modeling_llama4.py Llama4TextMoe) */
+    bool normed_after : 1;         /* queries and keys that rotate are normalised afterwards, without weights (modeling_llama4.py Llama4TextL2Norm) */
+    bool scaled_unrotated : 1;     /* queries that do not rotate are multiplied by a number for each position (modeling_llama4.py) */
+    bool shared_first : 1;         /* the shared expert comes before the router (modeling_ernie4_5_moe.py) */
+    bool shared_gated : 1;         /* the shared expert comes first, and is weighed by a sigmoid (modeling_qwen2_moe.py) */
+    bool logits_fp32 : 1;          /* lm_head(...).float() in the model's forward (modeling_nemotron_h.py) */
+    bool scaled_by_position : 1;   /* rotated queries are multiplied by a number for each position (modeling_ministral3.py get_llama_4_attn_scale) */
+    bool tables_by_row : 1;        /* tables for each row: positions are given in time, height and width (modeling_qwen3_5.py) */
+    bool gated_output : 1;         /* queries come with a gate, by whose sigmoid attention's result is multiplied (modeling_qwen3_next.py Qwen3NextAttention) */
+    bool linear_joined : 1;        /* linear attention has two input projections, not four (modeling_qwen3_next.py Qwen3NextGatedDeltaNet) */
+    bool class_token : 1;          /* before the patches */
+    bool patch_bias : 1;           /* the convolution over patches has one */
+    bool image_masks : 1;          /* the text model's masks let tokens of one image see each other (modeling_gemma3.py token_type_ids) */
+    bool resampled : 1;            /* a learned table of positions is resampled to each image's grid (modeling_qwen3_vl.py) */
+    bool no_input_leaf : 1;        /* enable_input_require_grads finds no embedding in it (modeling_qwen3_vl.py Qwen3VLVisionModel) */
+    bool packed : 1;               /* all images are one row, with a mask between them (modeling_pixtral.py) */
+    bool any_size : 1;             /* images of any size, whose merged patches are whole */
+    bool chunked : 1;              /* attention takes images apart, and windows where it has them (modeling_qwen2_5_vl.py) */
+    uint8_t bridge;                /* from a tower to the text model: FTMEM__BRIDGE_... (image.c) */
     const char *modules[FTMEM_ROLE_END]; /* by role; NULL: the family has no such linear */
     uint32_t default_targets;            /* PEFT's TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING */
 } ftmem__family;

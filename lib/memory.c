@@ -82,7 +82,7 @@ static void memory_notes(ftmem__case *c, const ftmem__step *step, const ftmem_me
     if (c->model.ssm_heads > 0 && c->job.ssm_kernels == FTMEM_ON) ftmem__case_note(c, FTMEM_NOTE_SSM_KERNELS, "job.ssm_kernels", FTMEM_ON);
     else if (c->model.ssm_heads > 0) ftmem__case_note(c, FTMEM_NOTE_PLAIN_SSM, "model.ssm_heads", (int32_t)c->model.ssm_heads);
     if (c->model.linear_key_heads > 0) ftmem__case_note(c, FTMEM_NOTE_PLAIN_LINEAR, "model.linear_key_heads", (int32_t)c->model.linear_key_heads);
-    if (walk->shape.family->remote_code) ftmem__case_note(c, FTMEM_NOTE_REMOTE_CODE, "model.family", c->model.family);
+    if (walk->shape.family->remote_code || c->model.tower == FTMEM_TOWER_PHI3_V) ftmem__case_note(c, FTMEM_NOTE_REMOTE_CODE, "model.family", c->model.family);
     if (m->process.expected) ftmem__case_note(c, FTMEM_NOTE_TIER, NULL, m->bound_rows);
 }
 

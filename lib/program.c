@@ -687,7 +687,7 @@ static ftmem__var program_shared_embedding(ftmem__low *low, int64_t n, bool trai
 static ftmem__var program_embedding_weight(ftmem__low *low)
 {
     const ftmem__shape *shape = low->shape;
-    int64_t width = shape->embedding_width, n = shape->vocab * width;
+    int64_t width = shape->embedding_width, n = (shape->vocab + shape->family->extra_rows) * width;
     bool trained = shape->embed_trained && !shape->embed_copy;
     ftmem__var w;
     if (shape->crossed && !shape->fed_features) return program_shared_embedding(low, n, trained);

@@ -17,7 +17,7 @@ static bool targets_match(const char *module, const char *name)
 
 static bool targets_are_parameters(const ftmem__family *family, int32_t role)
 {
-    if (role == FTMEM_ROLE_ROUTER) return family->router != FTMEM__ROUTER_SOFTMAX_NORMED; /* modeling_gemma4.py: an nn.Linear */
+    if (role == FTMEM_ROLE_ROUTER) return !family->router_linear;
     return role == FTMEM_ROLE_EXPERTS_UP || role == FTMEM_ROLE_EXPERTS_DOWN;
 }
 

@@ -6,10 +6,18 @@
 #include "lower.h"
 
 enum { TOWER_LINEAR, TOWER_PLAIN, TOWER_VECTOR, TOWER_NORM, TOWER_END }; /* PLAIN: a matrix that is no nn.Linear; NORM: weight and bias */
-enum { TOWER_ONCE, TOWER_EACH, TOWER_TAP };                              /* EACH: in each block; TAP: for each block whose output is used besides */
+enum {
+    TOWER_ONCE,
+    TOWER_EACH,
+    TOWER_TAP,
+    TOWER_GLOBAL,
+    TOWER_CROSS
+}; /* EACH: in each block; TAP: for each block whose output is used besides;
+                                                                             GLOBAL, CROSS: in each block of a second encoder, of cross-attention */
 /* Widths: of the tower, its MLP, two and three of the tower's; a head; one patch; positions, one more, and twice as many; the patches
    that are merged into one token; the text model; channels of two convolutions with windows of three by three, and what they leave
-   of a frame; a convolution over time; the tower's result. */
+   of a frame; a convolution over time; the tower's result; one number; tiles of an image, their positions, and aspect ratios; the text
+   model's MLP, keys and head. */
 enum {
     TOWER_H,
     TOWER_F,
@@ -29,6 +37,13 @@ enum {
     TOWER_FRAME,
     TOWER_KERNEL,
     TOWER_OUT,
+    TOWER_ONE,
+    TOWER_TILES,
+    TOWER_TILE_POSITIONS,
+    TOWER_RATIOS,
+    TOWER_TEXT_F,
+    TOWER_TEXT_KV,
+    TOWER_TEXT_HEAD,
     TOWER_WIDTHS
 };
 
@@ -67,6 +82,18 @@ ROWS(tower_pixtral, PLAIN(ONCE, H, PATCH, false), VECTOR(ONCE, H), VECTOR(EACH, 
      LINEAR(EACH, F, H, false, "gate_proj"), LINEAR(EACH, F, H, false, "up_proj"), LINEAR(EACH, H, F, false, "down_proj"));
 ROWS(tower_mistral3, VECTOR(ONCE, H), LINEAR(ONCE, H, MERGED, false, "merging_layer"), LINEAR(ONCE, TEXT, H, false, "linear_1"),
      LINEAR(ONCE, TEXT, TEXT, false, "linear_2"));
+/* modeling_mllama.py MllamaVisionModel, two encoders; MllamaCrossAttentionDecoderLayer */
+#define MLLAMA_ENCODER(times) LINEAR(times, H, H, false, "q_proj"), LINEAR(times, H, H, false, "k_proj"), LINEAR(times, H, H, false, "v_proj"), \
+    LINEAR(times, H, H, false, "o_proj"), LINEAR(times, F, H, true, "fc1"), LINEAR(times, H, F, true, "fc2"), NORM(times, H), NORM(times, H)
+ROWS(tower_mllama, VECTOR(ONCE, H), PLAIN(ONCE, H, PATCH, false), VECTOR(ONCE, ONE), PLAIN(ONCE, CLASS_POSITIONS, H, false), PLAIN(ONCE, RATIOS, TILE_POSITIONS, false),
+     VECTOR(ONCE, ONE), PLAIN(ONCE, RATIOS, TILES, false), VECTOR(ONCE, ONE), PLAIN(ONCE, RATIOS, TILES, false), NORM(ONCE, H), NORM(ONCE, H),
+     MLLAMA_ENCODER(EACH), VECTOR(GLOBAL, ONE), VECTOR(GLOBAL, ONE), MLLAMA_ENCODER(GLOBAL));
+ROWS(tower_mllama_projector, LINEAR(ONCE, TEXT, OUT, true, "multi_modal_projector"));
+ROWS(tower_mllama_cross, VECTOR(CROSS, ONE), VECTOR(CROSS, ONE), LINEAR(CROSS, TEXT, TEXT, false, "q_proj"), LINEAR(CROSS, TEXT_KV, TEXT, false, "k_proj"),
+     LINEAR(CROSS, TEXT_KV, TEXT, false, "v_proj"), LINEAR(CROSS, TEXT, TEXT, false, "o_proj"), VECTOR(CROSS, TEXT_HEAD), VECTOR(CROSS, TEXT_HEAD), VECTOR(CROSS, TEXT),
+     LINEAR(CROSS, TEXT_F, TEXT, false, "gate_proj"), LINEAR(CROSS, TEXT_F, TEXT, false, "up_proj"), LINEAR(CROSS, TEXT, TEXT_F, false, "down_proj"), VECTOR(CROSS, TEXT));
+/* modeling_phi3_v.py Phi3ImageEmbedding: four patches are one token; separators of rows and of the whole image are learned */
+ROWS(tower_phi3_v, VECTOR(ONCE, MERGED), VECTOR(ONCE, MERGED), LINEAR(ONCE, TEXT, MERGED, true, "0"), LINEAR(ONCE, TEXT, TEXT, true, "2"));
 /* modeling_qwen2_5_vl.py Qwen2_5_VisionTransformerPretrainedModel */
 ROWS(tower_qwen2_5, PLAIN(ONCE, H, PATCH, false), VECTOR(EACH, H), VECTOR(EACH, H), LINEAR(EACH, 3H, H, true, "qkv"), LINEAR(EACH, H, H, true, "proj"),
      LINEAR(EACH, F, H, true, "gate_proj"), LINEAR(EACH, F, H, true, "up_proj"), LINEAR(EACH, H, F, true, "down_proj"));
@@ -103,6 +130,8 @@ static const tower_kind tower_kinds[FTMEM_TOWER_END] = {
     [FTMEM_TOWER_LLAVA] = {tower_clip, tower_llava, 1, 0, 0},
     [FTMEM_TOWER_GEMMA3] = {tower_siglip, tower_gemma3, 1, 0, 0},
     [FTMEM_TOWER_PALIGEMMA] = {tower_siglip, tower_paligemma, 1, 0, 0},
+    [FTMEM_TOWER_MLLAMA] = {tower_mllama, tower_mllama_projector, 0, 0, 0},
+    [FTMEM_TOWER_PHI3_V] = {tower_clip, tower_phi3_v, 1, 0, 0},
     [FTMEM_TOWER_MISTRAL3] = {tower_pixtral, tower_mistral3, 0, 2, 0},
     [FTMEM_TOWER_QWEN2_5_VL] = {tower_qwen2_5, tower_qwen2_5_merger, 0, 2, 0},
     [FTMEM_TOWER_KIMI_K25] = {tower_kimi, tower_kimi_projector, 0, 2, 5},
@@ -131,6 +160,14 @@ static void tower_widths(const ftmem_model *m, int64_t width[TOWER_WIDTHS])
     width[TOWER_CLASS_POSITIONS] = tower_positions(m) + 1;
     width[TOWER_MERGED] = merge * merge * m->tower_hidden;
     width[TOWER_TEXT] = m->hidden;
+    width[TOWER_OUT] = m->tower_out;
+    width[TOWER_ONE] = 1;
+    width[TOWER_TILES] = m->tower_tiles * m->tower_hidden;
+    width[TOWER_TILE_POSITIONS] = width[TOWER_TILES] * width[TOWER_CLASS_POSITIONS];
+    width[TOWER_RATIOS] = m->tower_ratios + 1;
+    width[TOWER_TEXT_F] = m->ffn;
+    width[TOWER_TEXT_KV] = m->kv_heads * m->head_dim;
+    width[TOWER_TEXT_HEAD] = m->head_dim;
 }
 
 static void tower_audio_widths(const ftmem_model *m, int64_t width[TOWER_WIDTHS])
@@ -208,6 +245,8 @@ static void tower_declare(ftmem__low *low, const tower_row *row, const int64_t w
 static int64_t tower_times(const ftmem_model *m, uint8_t times, int64_t layers)
 {
     if (times == TOWER_EACH) return layers;
+    if (times == TOWER_GLOBAL) return m->tower_global_layers;
+    if (times == TOWER_CROSS) return m->cross_layers;
     return times == TOWER_TAP ? m->tower_taps : 1;
 }
 
@@ -244,6 +283,9 @@ void ftmem__low_tower(ftmem__low *low)
     if (m->tower_layers > 0) tower_rows(low, tower_kinds[m->tower].rows, width, m->tower_layers);
     low->trained = shape->projector_trained;
     if (m->tower_layers > 0) tower_rows(low, tower_kinds[m->tower].bridge, width, m->tower_layers);
+    low->trained = shape->rest_trained;
+    if (m->cross_layers > 0) tower_rows(low, tower_mllama_cross, width, m->cross_layers);
+    low->trained = shape->projector_trained;
     if (m->audio_layers == 0) return;
     tower_audio_widths(m, width);
     tower_rows(low, tower_gemma4_audio, width, m->audio_layers);

@@ -20,7 +20,8 @@ REFUSED = {
     "made__smollm3-biases": "use_sliding_window",
 }
 # Configs of these are read inside those of vision-language models.
-TOWERS = {"gemma4_vision", "gemma4_audio", "clip_vision_model", "siglip_vision_model", "pixtral", "qwen2_vl_vision", "qwen2_5_vl_vision", "qwen3_vl_vision", "kimi_k25_vision"}
+TOWERS = {"gemma4_vision", "gemma4_audio", "clip_vision_model", "siglip_vision_model", "pixtral", "qwen2_vl_vision", "qwen2_5_vl_vision", "qwen3_vl_vision", "kimi_k25_vision",
+          "mllama_vision_model", "mllama_text_model"}
 # Not in transformers: counted by hand in test_remote_code.py.
 REMOTE = {"qwen", "baichuan", "chatglm", "internlm2", "orion", "minicpm", "deepseek", "mimo"}
 # The first block is not like the others: its parameters times the depth are not those of all blocks.

@@ -29,6 +29,10 @@ PHI_MSFT = dict(model_type="phi-msft", n_embd=2048, n_inner=None, n_layer=24, n_
 MIMO = dict(model_type="mimo", hidden_size=4096, intermediate_size=11008, num_hidden_layers=36, num_attention_heads=32, num_key_value_heads=8,
             vocab_size=151680, num_nextn_predict_layers=1, tie_word_embeddings=False)
 
+PHI3_V = dict(model_type="phi3_v", hidden_size=3072, intermediate_size=8192, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=32,
+              vocab_size=32064, max_position_embeddings=131072, tie_word_embeddings=False,
+              img_processor={"name": "clip_vision_model", "image_dim_out": 1024, "num_img_tokens": 144})
+
 CASES = [
     # biases of q, k, v; f = 11008 / 2
     pytest.param(QWEN, 2 * 151936 * 2048 + 24 * (4 * 2048**2 + 3 * 2048 + 3 * 2048 * 5504 + 2 * 2048) + 2048, id="qwen"),
@@ -40,9 +44,14 @@ CASES = [
     # LayerNorm has a bias
     pytest.param(ORION, 2 * 84608 * 5120 + 40 * (4 * 5120**2 + 3 * 5120 * 15360 + 4 * 5120) + 2 * 5120, id="orion"),
     pytest.param(MINICPM, 122753 * 2304 + 40 * (4 * 2304**2 + 3 * 2304 * 5760 + 2 * 2304) + 2304, id="minicpm"),
+    # eight MLPs and a gate instead of one MLP
+    pytest.param(MINICPM | {"num_experts": 8, "num_experts_per_tok": 2},
+                 122753 * 2304 + 40 * (4 * 2304**2 + 8 * (3 * 2304 * 5760 + 2304) + 2 * 2304) + 2304, id="minicpm-moe"),
     # biases of q, k, v; one block more for multi-token prediction, with three norms and a linear of 2 h x h: the checkpoint's 7 833 409 536
     pytest.param(MIMO, 2 * 151680 * 4096 + 37 * (2 * 4096**2 + 2 * 4096 * 1024 + 4096 + 2 * 1024 + 3 * 4096 * 11008 + 2 * 4096) + 3 * 4096 + 2 * 4096**2
                  + 4096, id="mimo"),
+    # Phi-3-mini's 3 821 079 552, CLIP-L/14-336's 303 507 456, two separators, two linears: the published 4 146 621 440
+    pytest.param(PHI3_V, 3821079552 + 303507456 + 2 * 4096 + (4096 + 1) * 3072 + (3072 + 1) * 3072, id="phi3_v"),
     # every linear has a bias, the head too; one LayerNorm a block
     pytest.param(PHI_MSFT, 2 * 51200 * 2048 + 51200 + 24 * (4 * 2048 * 2049 + 8192 * 2049 + 2048 * 8193 + 2 * 2048) + 2 * 2048, id="phi-msft"),
 ]
@@ -72,8 +81,28 @@ def test_says_that_the_code_is_elsewhere(config: dict[str, Any]) -> None:
     (QWEN | {"no_bias": False}, "no_bias"),
     (CHATGLM | {"multi_query_attention": False}, "multi_query_attention"),
     ({k: v for k, v in BAICHUAN.items() if k != "max_position_embeddings"}, "max_position_embeddings"),
-    (MINICPM | {"num_experts": 8}, "num_experts"),
+    (ORION | {"num_experts": 8}, "num_experts"),
 ])
 def test_refused_by_name(change: dict[str, Any], key: str) -> None:
     with pytest.raises(ftmem.Unsupported, match=key):
         ftmem.predict(change)
+
+
+def test_gate_of_minicpm_moe_is_a_linear() -> None:
+    """all-linear: q, k, v, o, the gate, and gate, up and down of each of eight experts."""
+    h, f, r = 2304, 5760, 8
+    p = ftmem.predict(MINICPM | {"num_experts": 8, "num_experts_per_tok": 2}, method="lora", target_modules="all-linear", rank=r, seq_len=128)
+    assert p.trainable == 40 * r * (4 * 2 * h + (h + 8) + 8 * 3 * (h + f))
+
+
+def test_all_linear_of_phi3_v() -> None:
+    """Four linears of each text block, six of each block of the tower, two of the projector."""
+    p = ftmem.predict(PHI3_V, method="lora", target_modules="all-linear", rank=8, seq_len=128)
+    text = 32 * (3072 + 9216 + 2 * 3072 + 3072 + 16384 + 8192 + 3072)
+    tower = 24 * (4 * 2 * 1024 + 2 * (1024 + 4096))
+    assert p.trainable == 8 * (text + tower + 4096 + 3072 + 2 * 3072)
+
+
+def test_images_of_phi3_v_are_refused() -> None:
+    with pytest.raises(ftmem.Unsupported, match="images"):
+        ftmem.predict(PHI3_V, seq_len=128, images=1)
