@@ -152,24 +152,21 @@ enum {
     FTMEM_ADAPTER_HIRA = 18,
     FTMEM_ADAPTER_PVERA = 19,
     FTMEM_ADAPTER_FOURIERFT = 20,
-    FTMEM_ADAPTER_WAVEFT = 21,
-    FTMEM_ADAPTER_DELORA = 22,
-    FTMEM_ADAPTER_ROAD = 23,
-    FTMEM_ADAPTER_C3A = 24,
-    FTMEM_ADAPTER_GRALORA = 25,
-    FTMEM_ADAPTER_BEFT = 26,
-    FTMEM_ADAPTER_DEFT = 27, /* decomposition_method "relu" */
-    FTMEM_ADAPTER_DEFT_PARA = 28, /* para, by QR */
-    FTMEM_ADAPTER_GLORA = 29, /* paths A and B low-rank */
-    FTMEM_ADAPTER_GLORA_VECTOR = 30, /* paths A and B one column each */
-    FTMEM_ADAPTER_PEANUT = 31, /* of depth 0, with ReLU */
-    FTMEM_ADAPTER_TINYLORA = 32,
-    FTMEM_ADAPTER_RANDLORA = 33,
-    FTMEM_ADAPTER_SHIRA = 34,
-    FTMEM_ADAPTER_PSOFT = 35, /* by a full decomposition and a solver */
-    FTMEM_ADAPTER_PSOFT_NEUMANN = 36, /* psoft_svd "lowrank" and use_cayley_neumann */
-    FTMEM_ADAPTER_MICA = 37, /* LoRA with B frozen (init_lora_weights "mica") */
-    FTMEM_ADAPTER_END = 38
+    FTMEM_ADAPTER_DELORA = 21,
+    FTMEM_ADAPTER_ROAD = 22,
+    FTMEM_ADAPTER_C3A = 23,
+    FTMEM_ADAPTER_GRALORA = 24,
+    FTMEM_ADAPTER_BEFT = 25,
+    FTMEM_ADAPTER_DEFT = 26, /* decomposition_method "relu" */
+    FTMEM_ADAPTER_DEFT_PARA = 27, /* para, by QR */
+    FTMEM_ADAPTER_GLORA = 28, /* paths A and B low-rank */
+    FTMEM_ADAPTER_GLORA_VECTOR = 29, /* paths A and B one column each */
+    FTMEM_ADAPTER_PEANUT = 30, /* of depth 0, with ReLU */
+    FTMEM_ADAPTER_TINYLORA = 31,
+    FTMEM_ADAPTER_RANDLORA = 32,
+    FTMEM_ADAPTER_PSOFT = 33, /* by a full decomposition and a solver */
+    FTMEM_ADAPTER_MICA = 34, /* LoRA with B frozen (init_lora_weights "mica") */
+    FTMEM_ADAPTER_END = 35
 };
 
 /* How the linears of a frozen base are stored (lib/quant.c). INT8, NF4 and FP4 have the values of the element types. */
@@ -617,7 +614,7 @@ typedef struct ftmem_adapter {
     int32_t encoder_hidden;  /* P_TUNING: encoder_hidden_size; 0: the model's width */
     int32_t trainable_tokens;/* LORA, QLORA, LORA8: how many rows of the embedding trainable_token_indices names; 0: none */
     int32_t ranks[16];       /* by role: rank_pattern; 0: `rank` */
-    int32_t coefficients;    /* FOURIERFT 1000, WAVEFT 2592: n_frequency; TINYLORA 64: u; 0: those */
+    int32_t coefficients;    /* FOURIERFT 1000: n_frequency; TINYLORA 64: u; 0: those */
     uint32_t feedforward;    /* IA3, bit mask of roles: feedforward_modules, scaled before the linear; 0: DOWN */
 } ftmem_adapter;
 

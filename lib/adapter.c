@@ -243,7 +243,6 @@ static const ftmem__method adapter_methods[FTMEM_ADAPTER_END] = {
     [FTMEM_ADAPTER_HIRA] = { 32, ftmem__method_hira, FTMEM__OVER_PLAIN, false, NULL },
     [FTMEM_ADAPTER_PVERA] = { 256, ftmem__method_pvera, FTMEM__OVER_PLAIN, false, NULL },
     [FTMEM_ADAPTER_FOURIERFT] = { 1, ftmem__method_fourier, FTMEM__OVER_PLAIN, false, NULL },
-    [FTMEM_ADAPTER_WAVEFT] = { 1, ftmem__method_wave, FTMEM__OVER_PLAIN, false, NULL },
     [FTMEM_ADAPTER_DELORA] = { 8, ftmem__method_delora, FTMEM__OVER_PLAIN, false, NULL },
     [FTMEM_ADAPTER_ROAD] = { 1, ftmem__method_road, FTMEM__OVER_PLAIN, false, NULL },
     [FTMEM_ADAPTER_C3A] = { 1, ftmem__method_c3a, FTMEM__OVER_PLAIN, false, NULL },
@@ -256,9 +255,7 @@ static const ftmem__method adapter_methods[FTMEM_ADAPTER_END] = {
     [FTMEM_ADAPTER_PEANUT] = { 32, ftmem__method_peanut, FTMEM__OVER_PLAIN, false, NULL },
     [FTMEM_ADAPTER_TINYLORA] = { 2, ftmem__method_tiny, FTMEM__OVER_PLAIN, false, NULL },
     [FTMEM_ADAPTER_RANDLORA] = { 32, ftmem__method_rand, FTMEM__OVER_PLAIN, false, NULL },
-    [FTMEM_ADAPTER_SHIRA] = { 32, ftmem__method_shira, FTMEM__OVER_PLAIN, false, NULL },
     [FTMEM_ADAPTER_PSOFT] = { 32, ftmem__method_psoft, FTMEM__OVER_PLAIN, false, NULL },
-    [FTMEM_ADAPTER_PSOFT_NEUMANN] = { 32, ftmem__method_psoft, FTMEM__OVER_PLAIN, false, NULL },
     [FTMEM_ADAPTER_MICA] = { 8, adapter_lora, FTMEM__OVER_PLAIN, false, NULL },
 };
 

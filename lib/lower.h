@@ -204,7 +204,7 @@ ftmem__var ftmem__low_dropout(ftmem__low *low, ftmem__var x, double p); /* takes
 /* linear.c */
 ftmem__var ftmem__low_base(ftmem__low *low, int32_t role, ftmem__var x, int64_t out, bool bias);
 ftmem__var ftmem__low_weight(ftmem__low *low, int32_t role, int64_t in, int64_t out, bool bias); /* of a linear that is stored plainly: declared alone */
-int32_t ftmem__low_dtype(const ftmem__low *low, int32_t role); /* as the weight is stored, if it is not quantised */
+int32_t ftmem__low_dtype(const ftmem__low *low, int32_t role);                                   /* as the weight is stored, if it is not quantised */
 ftmem__var ftmem__low_quantized_head(ftmem__low *low, ftmem__var x, int64_t out);
 void ftmem__low_quantized_parameter(ftmem__low *low, int32_t role, int64_t in, int64_t out);
 ftmem__var ftmem__low_merged_linear(ftmem__low *low, ftmem__var x, const int64_t part[3], bool bias);      /* widths of q, k, v */

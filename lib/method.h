@@ -47,7 +47,6 @@ ftmem__var ftmem__method_miss_bat(ftmem__low *low, const ftmem__adapted *at);
 ftmem__var ftmem__method_hira(ftmem__low *low, const ftmem__adapted *at);
 ftmem__var ftmem__method_pvera(ftmem__low *low, const ftmem__adapted *at);
 ftmem__var ftmem__method_fourier(ftmem__low *low, const ftmem__adapted *at);
-ftmem__var ftmem__method_wave(ftmem__low *low, const ftmem__adapted *at);
 ftmem__var ftmem__method_delora(ftmem__low *low, const ftmem__adapted *at);
 ftmem__var ftmem__method_road(ftmem__low *low, const ftmem__adapted *at);
 ftmem__var ftmem__method_c3a(ftmem__low *low, const ftmem__adapted *at);
@@ -58,7 +57,6 @@ ftmem__var ftmem__method_glora(ftmem__low *low, const ftmem__adapted *at);
 ftmem__var ftmem__method_peanut(ftmem__low *low, const ftmem__adapted *at);
 ftmem__var ftmem__method_tiny(ftmem__low *low, const ftmem__adapted *at);
 ftmem__var ftmem__method_rand(ftmem__low *low, const ftmem__adapted *at);
-ftmem__var ftmem__method_shira(ftmem__low *low, const ftmem__adapted *at);
 ftmem__var ftmem__method_psoft(ftmem__low *low, const ftmem__adapted *at);
 
 #endif

@@ -152,7 +152,8 @@ ftmem__var ftmem__method_pvera(ftmem__low *low, const ftmem__adapted *at)
     ftmem__tape *tape = low->tape;
     int64_t r = low->shape->adapter->rank, rows = at->x.n / at->x.cols, parts[2];
     int32_t dtype = low->shape->lora_dtype;
-    ftmem__var b = ftmem__low_adapter(low, at->role, at->out, 0), d = ftmem__low_adapter(low, at->role, 2 * r, 0), base = tuners_base(low, at), x, t, both[2], names[2];
+    ftmem__var b = ftmem__low_adapter(low, at->role, at->out, 0), d = ftmem__low_adapter(low, at->role, 2 * r, 0), base = tuners_base(low, at), x, t, both[2],
+               names[2];
     int32_t i;
     x = ftmem__cast(tape, at->x, dtype);
     t = ftmem__low_dropout(low, ftmem__keep(tape, x), low->shape->adapter->dropout);
@@ -198,6 +199,7 @@ ftmem__var ftmem__method_fourier(ftmem__low *low, const ftmem__adapted *at)
     ftmem__tape *tape = low->tape;
     int64_t n = low->shape->adapter->coefficients ? low->shape->adapter->coefficients : 1000;
     ftmem__var base = tuners_base(low, at), spectrum = ftmem__low_adapter(low, at->role, n, 0), delta, x;
+    ftmem__low_buffer(low, 16 * n); /* where they are: two int64 for each */
     delta = tuners_fourier(low, spectrum, at->x.cols, at->out);
     x = ftmem__cast(tape, at->x, delta.dtype);
     base = tuners_sum(low, base, tuners_linear(low, ftmem__keep(tape, x), ftmem__keep(tape, delta), at->out), at->x.dtype);
@@ -213,14 +215,15 @@ ftmem__var ftmem__method_delora(ftmem__low *low, const ftmem__adapted *at)
 {
     ftmem__tape *tape = low->tape;
     int64_t r = ftmem__low_rank(low, at->role), in = at->x.cols;
-    ftmem__var a = ftmem__low_adapter(low, at->role, r * in, r), b = ftmem__low_adapter(low, at->role, at->out * r, at->out), l, base, x, h, scale, zeros, both[2];
+    ftmem__var a = ftmem__low_adapter(low, at->role, r * in, r), b = ftmem__low_adapter(low, at->role, at->out * r, at->out), l, base, x, h, scale, zeros,
+               both[2];
     l = ftmem__low_adapter(low, at->role, 1, 0);
-    ftmem__low_buffer(low, ftmem__bytes(low->shape->dtype, in));
+    ftmem__low_buffer(low, ftmem__bytes(low->shape->lora_dtype, in));
     base = tuners_base(low, at);
     zeros = ftmem__constant(base.n, base.cols, base.dtype);
     zeros.store = ftmem__alloc(tape, FTMEM__OP_TABLE, base.n, base.cols, base.dtype, tape->birth);
     x = ftmem__low_dropout(low, ftmem__keep(tape, at->x), low->shape->adapter->dropout);
-    h = tuners_linear(low, ftmem__binary(tape, FTMEM__OP_MUL, x, ftmem__constant(in, in, low->shape->dtype)), a, r);
+    h = tuners_linear(low, ftmem__binary(tape, FTMEM__OP_MUL, x, ftmem__constant(in, in, low->shape->lora_dtype)), a, r);
     scale = ftmem__binary(tape, FTMEM__OP_DIV, l, ftmem__constant(r, r, l.dtype)); /* lambda / r / (|A| |B|) */
     h = tuners_binary(low, FTMEM__OP_MUL, h, ftmem__keep(tape, scale));
     h = tuners_linear(low, h, b, at->out);
@@ -242,7 +245,8 @@ ftmem__var ftmem__method_road(ftmem__low *low, const ftmem__adapted *at)
 {
     ftmem__tape *tape = low->tape;
     int64_t n = at->out * (low->shape->adapter->factors ? low->shape->adapter->factors : 1) / 2;
-    ftmem__var theta = ftmem__low_adapter(low, at->role, n, 0), alpha = ftmem__low_adapter(low, at->role, n, 0), base = tuners_base(low, at), cols[2], half, pair[2], y, z;
+    ftmem__var theta = ftmem__low_adapter(low, at->role, n, 0), alpha = ftmem__low_adapter(low, at->role, n, 0), base = tuners_base(low, at), cols[2], half,
+               pair[2], y, z;
     int32_t i, dtype = base.dtype;
     base = ftmem__method_cast(tape, base, low->shape->lora_dtype);
     for (i = 0; i < 2; i++) {
@@ -409,11 +413,9 @@ ftmem__var ftmem__method_glora(ftmem__low *low, const ftmem__adapted *at)
 {
     ftmem__tape *tape = low->tape;
     int64_t n = at->out * at->x.cols;
-    ftmem__var base = tuners_base(low, at), w = ftmem__constant(n, at->x.cols, low->shape->dtype), a = tuners_path(low, at, low->shape->adapter->rank), b, t, y, twice;
+    ftmem__var base = tuners_base(low, at), w = ftmem__constant(n, at->x.cols, low->shape->dtype), a = tuners_path(low, at, low->shape->adapter->rank), b, t, y,
+               twice;
     b = tuners_path(low, at, low->shape->adapter->rank);
-    ftmem__low_buffer(low, 4 * at->x.cols);
-    ftmem__low_buffer(low, 4 * at->out);
-    ftmem__low_buffer(low, 4 * at->out);
     t = ftmem__binary(tape, FTMEM__OP_MUL, w, a);
     t = tuners_binary(low, FTMEM__OP_ADD, w, t);
     t = tuners_binary(low, FTMEM__OP_ADD, t, ftmem__keep(tape, b));
@@ -436,7 +438,8 @@ ftmem__var ftmem__method_peanut(ftmem__low *low, const ftmem__adapted *at)
 {
     ftmem__tape *tape = low->tape;
     int64_t r = ftmem__low_rank(low, at->role), in = at->x.cols, out = at->out;
-    ftmem__var a = ftmem__low_adapter(low, at->role, r * out, r), b = ftmem__low_adapter(low, at->role, out * r, out), base = tuners_base(low, at), t, delta, x, y;
+    ftmem__var a = ftmem__low_adapter(low, at->role, r * out, r), b = ftmem__low_adapter(low, at->role, out * r, out), base = tuners_base(low, at), t, delta, x,
+               y;
     int32_t dtype = base.dtype;
     t = ftmem__cast(tape, ftmem__constant(in * out, out, low->shape->dtype), a.dtype);
     delta = tuners_unary(low, FTMEM__OP_RELU, tuners_mm(low, t, a, in, out, r));
@@ -517,54 +520,13 @@ ftmem__var ftmem__method_rand(ftmem__low *low, const ftmem__adapted *at)
     return base;
 }
 
-/* ------------------------------------------------------------------------------------------------------- SHiRA */
-
-/* peft/tuners/shira/layer.py Linear.forward: a copy of the weight, to which sparse values are added, instead of the weight. */
-ftmem__var ftmem__method_shira(ftmem__low *low, const ftmem__adapted *at)
-{
-    ftmem__tape *tape = low->tape;
-    int64_t r = low->shape->adapter->rank, n = at->out * at->x.cols, values = r * (at->x.cols + at->out);
-    ftmem__var w = ftmem__low_weight(low, at->role, at->x.cols, at->out, at->bias), sparse = ftmem__low_adapter(low, at->role, values, 0), both[2], y;
-    ftmem__low_buffer(low, 8 * values); /* two int32 for each */
-    both[0] = ftmem__unary(tape, FTMEM__OP_CLONE, w);
-    both[1] = ftmem__unary(tape, FTMEM__OP_SCALE, sparse);
-    w = ftmem__apply(tape, FTMEM__OP_SPARSE_ADD, both, 2, n, at->x.cols, low->shape->dtype);
-    ftmem__drop(tape, both[1]);
-    ftmem__drop(tape, both[0]);
-    y = ftmem__low_plain_linear(low, at->x, w, NULL, at->out);
-    ftmem__drop(tape, w);
-    return y;
-}
-
-/* ------------------------------------------------------------------------------------------------------ WaveFT */
-
-/* peft/tuners/waveft/layer.py get_delta_weight: coefficients in a matrix of zeros, whose quarters are stacked and convolved, scaled. */
-ftmem__var ftmem__method_wave(ftmem__low *low, const ftmem__adapted *at)
-{
-    ftmem__tape *tape = low->tape;
-    int64_t count = low->shape->adapter->coefficients ? low->shape->adapter->coefficients : 2592, n = at->out * at->x.cols;
-    ftmem__var base = tuners_base(low, at), spectrum = ftmem__low_adapter(low, at->role, count, 0), dense, stacked, delta, x;
-    dense = ftmem__apply(tape, FTMEM__OP_INDEX, &spectrum, 1, n, at->x.cols, spectrum.dtype);
-    stacked = ftmem__apply(tape, FTMEM__OP_CAT, &dense, 1, n, at->x.cols, dense.dtype);
-    delta = ftmem__apply(tape, FTMEM__OP_CONVOLUTION, &stacked, 1, n, at->x.cols, dense.dtype);
-    ftmem__drop(tape, stacked);
-    delta = tuners_unary(low, FTMEM__OP_SCALE, delta);
-    ftmem__drop(tape, dense);
-    x = ftmem__cast(tape, at->x, delta.dtype);
-    base = tuners_sum(low, base, tuners_linear(low, ftmem__keep(tape, x), ftmem__keep(tape, delta), at->out), at->x.dtype);
-    ftmem__drop(tape, x);
-    ftmem__drop(tape, delta);
-    return base;
-}
-
 /* ------------------------------------------------------------------------------------------------------- PSOFT */
 
-/* peft/tuners/psoft/layer.py OrthLayer.get_matrix: a skew-symmetric matrix, Cayley's transform by a solver or by Neumann's series of
-   five terms, and a vector on each side. */
+/* peft/tuners/psoft/layer.py OrthLayer.get_matrix: a skew-symmetric matrix, Cayley's transform by a solver, and a vector on each side. */
 static ftmem__var tuners_orthogonal(ftmem__low *low, const ftmem__adapted *at, int64_t r)
 {
     ftmem__tape *tape = low->tape;
-    ftmem__var w = ftmem__low_adapter(low, at->role, r * (r - 1) / 2, 0), v[2], filled, q, eye, both[2], y, power;
+    ftmem__var w = ftmem__low_adapter(low, at->role, r * (r - 1) / 2, 0), v[2], filled, q, eye, both[2], y;
     int32_t i;
     for (i = 0; i < 2; i++) v[i] = ftmem__low_adapter(low, at->role, r, 0);
     filled = ftmem__apply(tape, FTMEM__OP_INDEX, &w, 1, r * r, r, w.dtype);
@@ -572,21 +534,8 @@ static ftmem__var tuners_orthogonal(ftmem__low *low, const ftmem__adapted *at, i
     ftmem__drop(tape, filled);
     eye = ftmem__constant(r * r, r, w.dtype);
     eye.store = ftmem__alloc(tape, FTMEM__OP_TABLE, r * r, r, w.dtype, tape->birth);
-    if (low->shape->adapter->kind == FTMEM_ADAPTER_PSOFT_NEUMANN) {
-        y = ftmem__binary(tape, FTMEM__OP_ADD, eye, q);
-        power = tuners_mm(low, q, q, r, r, r);
-        for (i = 0; i < 2; i++) {
-            y = ftmem__method_add(tape, y, ftmem__keep(tape, power), true);
-            both[0] = tuners_mm(low, power, q, r, r, r);
-            ftmem__drop(tape, power);
-            power = both[0];
-        }
-        y = ftmem__method_add(tape, y, ftmem__keep(tape, power), true);
-        ftmem__drop(tape, power);
-    } else {
-        for (i = 0; i < 2; i++) both[i] = ftmem__binary(tape, FTMEM__OP_ADD, eye, q);
-        y = tuners_binary(low, FTMEM__OP_DIV, both[0], both[1]);
-    }
+    for (i = 0; i < 2; i++) both[i] = ftmem__binary(tape, FTMEM__OP_ADD, eye, q);
+    y = tuners_binary(low, FTMEM__OP_DIV, both[0], both[1]);
     ftmem__drop(tape, eye);
     ftmem__drop(tape, q);
     for (i = 0; i < 2; i++) y = tuners_binary(low, FTMEM__OP_MUL, v[i], y);
@@ -598,10 +547,9 @@ ftmem__var ftmem__method_psoft(ftmem__low *low, const ftmem__adapted *at)
 {
     ftmem__tape *tape = low->tape;
     int64_t r = ftmem__low_rank(low, at->role), in = at->x.cols, least = in < at->out ? in : at->out, rows = at->x.n / in;
-    bool whole = low->shape->adapter->kind == FTMEM_ADAPTER_PSOFT;
     ftmem__var base = tuners_base(low, at), x, turn, xa, xr, y;
     int32_t dtype = base.dtype;
-    ftmem__low_buffer(low, 4 * (whole ? least : r) * in);
+    ftmem__low_buffer(low, 4 * least * in);
     ftmem__low_buffer(low, 4 * at->out * r);
     x = ftmem__low_dropout(low, ftmem__cast(tape, at->x, FTMEM_FP32), low->shape->adapter->dropout);
     xa = ftmem__low_plain_linear(low, x, ftmem__constant(r * in, in, FTMEM_FP32), NULL, r);

@@ -246,12 +246,12 @@ ORACLE_OPTIMIZERS = {"adamw_foreach": "adamw", "adamw_fused": "adamw_fused", "ad
 # columns peft_config and peft_args: the class of PEFT's config, and its arguments in our words
 PEFT_METHODS = {"VeraConfig": "vera", "IA3Config": "ia3", "AdaLoraConfig": "adalora", "LoHaConfig": "loha", "LoKrConfig": "lokr", "OFTConfig": "oft",
                 "PromptTuningConfig": "prompt", "PromptEncoderConfig": "p_tuning", "LoraConfig": "lora", "MissConfig": "miss", "HiraConfig": "hira",
-                "PveraConfig": "pvera", "FourierFTConfig": "fourierft", "WaveFTConfig": "waveft", "DeloraConfig": "delora", "RoadConfig": "road", "C3AConfig": "c3a",
+                "PveraConfig": "pvera", "FourierFTConfig": "fourierft", "DeloraConfig": "delora", "RoadConfig": "road", "C3AConfig": "c3a",
                 "GraloraConfig": "gralora", "BeftConfig": "beft", "DeftConfig": "deft", "GloraConfig": "glora", "PeanutConfig": "peanut", "TinyLoraConfig": "tinylora",
-                "RandLoraConfig": "randlora", "ShiraConfig": "shira", "PsoftConfig": "psoft"}
+                "RandLoraConfig": "randlora", "PsoftConfig": "psoft"}
 # an argument that makes it another method of ours
 PEFT_VARIANTS = {("miss", "init_weights", "bat"): "miss_bat", ("miss", "init_weights", "mini"): "miss_mini", ("deft", "para", True): "deft_para",
-                 ("glora", "config_A_B", "vector"): "glora_vector", ("psoft", "use_cayley_neumann", True): "psoft_neumann", ("lora", "init_lora_weights", "mica"): "mica"}
+                 ("glora", "config_A_B", "vector"): "glora_vector", ("lora", "init_lora_weights", "mica"): "mica"}
 PEFT_ARGUMENTS = {"r": "rank", "init_r": "rank", "vera_dropout": "dropout", "lora_dropout": "dropout", "decompose_factor": "factors", "oft_block_size": "block_size",
                   "num_virtual_tokens": "virtual_tokens", "encoder_hidden_size": "encoder_hidden", "rank_pattern": "rank_pattern",
                   "mini_r": "block_size", "n_frequency": "coefficients", "u": "coefficients", "gralora_k": "factors", "feedforward_modules": "feedforward", "variant": "factors"}
