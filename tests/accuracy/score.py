@@ -621,8 +621,16 @@ def read_single(job, configs, options):
 
 # peft_type of the notes: our method, and the field with its size where the rank column has none, as the run's name writes it or
 # as the trained count says
-PEFT_TYPES = {"ADALORA": ("adalora", "rank"), "IA3": ("ia3", None), "LOHA": ("loha", "rank"), "LOKR": ("lokr", "rank"), "OFT": ("oft", "block_size"),
-              "VERA": ("vera", "rank"), "PROMPT_TUNING": ("prompt", "virtual_tokens"), "P_TUNING": ("p_tuning", "virtual_tokens")}
+PEFT_TYPES = {"ADALORA": ("adalora", "rank"), "IA3": ("ia3", "feedforward"), "LOHA": ("loha", "rank"), "LOKR": ("lokr", "rank"), "OFT": ("oft", "blocks"),
+              "VERA": ("vera", "rank"), "PROMPT_TUNING": ("prompt", "virtual_tokens"), "P_TUNING": ("p_tuning", "virtual_tokens"), "MISS": ("miss", "rank"),
+              "HIRA": ("hira", "rank"), "PVERA": ("pvera", "rank"), "FOURIERFT": ("fourierft", "coefficients"), "DELORA": ("delora", "rank"), "ROAD": ("road", "factors"),
+              "C3A": ("c3a", "block_size"), "GRALORA": ("gralora", "rank"), "BEFT": ("beft", None), "DEFT": ("deft", "rank"), "GLORA": ("glora", "trained_rank"),
+              "PEANUT": ("peanut", "rank"), "TINYLORA": ("tinylora", "coefficients"), "RANDLORA": ("randlora", "rank"), "PSOFT": ("psoft", "trained_rank")}
+# a word in the name of a run that makes it another method; None: one that is not modelled
+PEFT_RUNS = {("miss", "-bat"): "miss_bat", ("miss", "-mini"): "miss_mini", ("deft", "-para"): "deft_para", ("glora", "-vector"): "glora_vector",
+             ("psoft", "-fast"): None, ("tinylora", "-weight-tying"): None}
+TRAINED_SIZES = {"virtual_tokens": (10, 20, 30, 50, 100, 200), "coefficients": (64, 1000, 5000), "factors": (1, 2, 4), "block_size": (32, 64, 128, 256),
+                 "rank": (8, 16, 32, 64, 128, 256), "feedforward": (("down_proj",), ("gate_proj", "up_proj", "down_proj"))}
 TUNERS = {"adalora": "adalora", "dora": "lora"}               # ms-swift's names
 
 
@@ -646,10 +654,22 @@ def single_size(job, field):
     r, f = job.row, job.fields
     if field == "rank":
         f["rank"] = int(r["lora_rank"]) if r["lora_rank"] else run_number(r, "rank")
-    elif field == "block_size":                               # PEFT's r is a number of blocks, of the one width that q and v read
+    elif field == "blocks":                                   # PEFT's r is a number of blocks, of the one width that q and v read
         f["block_size"] = job.model["hidden_size"] // run_number(r, "rank")
-    elif field == "virtual_tokens":
-        f["virtual_tokens"] = with_trained_count(job, "virtual_tokens", (10, 20, 30, 50, 100, 200))
+    elif field:
+        field = field.removeprefix("trained_")
+        f[field] = with_trained_count(job, field, TRAINED_SIZES[field])
+    if f["method"] == "miss_mini":
+        f["block_size"] = with_trained_count(job, "block_size", TRAINED_SIZES["block_size"])
+
+
+def single_run(job):
+    """The variant of a method that the run's name says."""
+    for (method, word), variant in PEFT_RUNS.items():
+        if job.fields["method"] == method and word in job.row["source"]:
+            if not variant:
+                raise NotScored("method", f"{method.upper()} as in '{word[1:]}' is not modelled")
+            job.fields["method"] = variant
 
 
 def single_other(job, stack, notes):
@@ -660,6 +680,7 @@ def single_other(job, stack, notes):
     if f["method"] == "qlora":
         f["quant"] = "nf4"
     f["method"], size = PEFT_TYPES[kind[1]] if kind else (tuner, None)
+    single_run(job)
     if "LSTM" in r["source"]:
         raise NotScored("method", "P_TUNING by an LSTM is not modelled")
     if f["method"] == "lora":                                 # the tuner is DoRA
@@ -801,7 +822,7 @@ def single_adapter(job, stack, notes):
 def check_single(job):
     """A trained count in the notes that is not ours says that another variant of the method ran."""
     trained = re.search(r"\btrainable=(\d+)", job.row.get("notes") or "")
-    if trained and int(trained[1]) != job.got.trainable:
+    if trained and abs(int(trained[1]) - job.got.trainable) > 1e-5 * job.got.trainable:      # AdaLoRA's ranknum counts or not, by version
         raise NotScored("method", f"{trained[1]} trained parameters are given, {job.got.trainable} are predicted: another variant of '{job.row['method']}'")
 
 
