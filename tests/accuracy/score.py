@@ -526,7 +526,8 @@ FMS_KERNELS = {"none": (), "baseline-peft-bnb": (), "accelerated-peft-bnb": (), 
                "accelerated-peft-bnb-foak": ("norm", "rope", "ce", "lora"), "foak-fast-kernels-liger": ("norm", "rope"),
                "accelerated-peft-bnb-foak-liger": ("norm", "rope", "lora")}
 # Models of the table by the name of another repository with the same dimensions.
-SAME_MODEL = {"unsloth/qwen3-14b-unsloth-bnb-4bit": "Qwen/Qwen3-14B", "unsloth/tinyllama-bnb-4bit": "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
+SAME_MODEL = {"XiaomiMiMo/MiMo-7B-RL": "XiaomiMiMo/MiMo-7B-Base", "mistralai/Ministral-3-3B-Reasoning-2512": "mistralai/Ministral-3-3B-Instruct-2512",
+              "unsloth/gpt-oss-20b": "openai/gpt-oss-20b", "unsloth/qwen3-14b-unsloth-bnb-4bit": "Qwen/Qwen3-14B", "unsloth/tinyllama-bnb-4bit": "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
               **{f"mistralai/{m}-Small-{v}": "mistralai/Mistral-Small-24B-Instruct-2501" for m, v in (("Devstral", 2507), ("Magistral", 2506), ("Magistral", 2507))}}
 # litgpt's own configuration of a model that has no config.json in transformers' form (litgpt/config.py).
 OWN_MODEL = {"stabilityai/stablelm-base-alpha-3b": {
