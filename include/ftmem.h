@@ -115,7 +115,8 @@ enum {
     FTMEM_GEMMA4 = 76, FTMEM_GEMMA4_VISION = 77, FTMEM_GEMMA4_AUDIO = 78, /* the latter two: its towers */
     FTMEM_LLAMA4 = 79, FTMEM_QWEN2_VL_VISION = 80,
     FTMEM_MLLAMA_TEXT_MODEL = 81, FTMEM_MLLAMA_VISION_MODEL = 82, /* the latter: its tower */
-    FTMEM_FAMILY_END = 83
+    FTMEM_GLM = 83, FTMEM_GLM4 = 84, FTMEM_SEED_OSS = 85,
+    FTMEM_FAMILY_END = 86
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */

@@ -34,18 +34,28 @@ ftmem__var ftmem__low_turn(ftmem__low *low, ftmem__var x)
 {
     ftmem__tape *tape = low->tape;
     int32_t dtype = low->shape->family->tables == FTMEM__TABLES_FP32 ? FTMEM_FP32 : low->shape->mask;
-    bool twice = low->shape->family->tables == FTMEM__TABLES_QK_FP32_TWICE;
+    bool twice = low->shape->family->tables == FTMEM__TABLES_QK_FP32_TWICE, repeated = low->shape->family->tables == FTMEM__TABLES_REPEATED;
     ftmem__var table = ftmem__constant(low->shape->s * x.cols, x.cols, dtype), wide = ftmem__cast(tape, x, twice ? FTMEM_FP32 : x.dtype), straight, turned, y;
-    straight = ftmem__binary(tape, FTMEM__OP_MUL, wide, table);
+    straight = ftmem__binary(tape, FTMEM__OP_MUL, wide, repeated ? low->table[0] : table);
     if (twice) attention_swap(tape, &wide, ftmem__cast(tape, x, FTMEM_FP32));
     y = attention_rotate_half(tape, wide);
     ftmem__drop(tape, wide);
-    turned = ftmem__binary(tape, FTMEM__OP_MUL, y, table);
+    turned = ftmem__binary(tape, FTMEM__OP_MUL, y, repeated ? low->table[1] : table);
     ftmem__drop(tape, y);
     y = ftmem__binary(tape, FTMEM__OP_ADD, straight, turned);
     ftmem__drop(tape, turned);
     ftmem__drop(tape, straight);
     return y;
+}
+
+/* modeling_glm.py apply_rotary_pos_emb: half of each table, repeated for both of a pair. */
+static void attention_repeat_tables(ftmem__low *low)
+{
+    int32_t i, dtype = low->shape->mask;
+    for (i = 0; i < 2; i++) {
+        low->table[i] = ftmem__constant(low->shape->s * low->shape->rotary, low->shape->rotary, dtype);
+        low->table[i].store = ftmem__alloc(low->tape, FTMEM__OP_TABLE, low->table[i].n, low->table[i].cols, dtype, low->tape->birth);
+    }
 }
 
 /* In place over queries and keys; cos and sin alone are kept, and gradients are turned back in place (unsloth
@@ -218,6 +228,7 @@ void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, in
         if (fused && !whole && !pairs && !qk[i].joined && !qk[i].parted)
             attention_swap(low->tape, &qk[i], ftmem__unary(low->tape, FTMEM__OP_CONTIGUOUS, qk[i]));
     }
+    if (shape->family->tables == FTMEM__TABLES_REPEATED) attention_repeat_tables(low);
     if (whole && low->kernels & FTMEM_FUSED_ROPE) attention_rotate_fused(low->tape, qk);
     else if (whole && shape->family->tables == FTMEM__TABLES_TURNED_FP32) attention_rotate_turned(low, qk);
     else if (whole) attention_rotate_whole(low, qk);
@@ -225,6 +236,7 @@ void ftmem__low_rotate(ftmem__low *low, ftmem__var qk[2], ftmem__var *locals, in
     else if (shape->family->turn == FTMEM__TURN_HALVES) attention_rotate_halves(low, qk);
     else if (pairs) attention_rotate_pairs(low, qk, locals, count);
     else attention_rotate_slices(low, qk, shape->family->turn >= FTMEM__TURN_APART, shape->family->turn == FTMEM__TURN_APART, locals, count);
+    for (i = 0; shape->family->tables == FTMEM__TABLES_REPEATED && i < 2; i++) ftmem__drop(low->tape, low->table[i]);
     if (shape->family->scaled_by_position) attention_scale_positions(low, &qk[0]);
     for (i = 0; i < 2; i++) qk[i] = ftmem__shaped(qk[i], qk[i].n, width[i]);
 }

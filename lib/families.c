@@ -81,6 +81,10 @@ STEPS(families_head_first, FTMEM__BASE_RETURNS, FTMEM__FIRST_TOKEN);
     .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)
 #define LLAMA_PARTS .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .o_bias = OFF, .mlp_bias = OFF, \
     .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
+/* modeling_glm.py, modeling_glm4.py: half of each head rotates, in pairs, by tables that each call repeats */
+#define GLM_LIKE .activation = FTMEM_SILU, .mlp = FTMEM__GATED_FUSED, .turn = FTMEM__TURN_JOINED, .tables = FTMEM__TABLES_REPEATED, .tied = OFF, .qkv_bias = ON, .o_bias = OFF, \
+    .mlp_bias = OFF, .norm_bias = OFF, .qk_norm = OFF, .parallel = OFF, .two_norms = OFF, .head_bias = OFF, .default_targets = R(Q) | R(V), \
+    .modules = {"q_proj", "k_proj", "v_proj", NULL, "o_proj", NULL, NULL, "gate_up_proj", "down_proj", "embed_tokens", "lm_head", NULL, NULL}
 #define QWEN3_PARTS .block = families_sequential, .activation = FTMEM_SILU, .tied = OFF, .qkv_bias = OFF, .o_bias = OFF, .mlp_bias = OFF, \
     .norm_bias = OFF, .qk_norm = ON, .parallel = OFF, .two_norms = OFF, .head_bias = OFF
 #define OLMO2_PARTS .norm_each = true, .views_last = true, .block = families_post_norm, .norm = FTMEM__RMS_FP32_WEIGHT, .qk_norm_kind = FTMEM__QK_WHOLE, .tables = FTMEM__TABLES_FP32, \
@@ -293,6 +297,10 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_MIMO_V2_FLASH] = {.model_type = "mimo_v2_flash", LLAMA_PARTS, .qkv_bias = OFF, .turn = FTMEM__TURN_JOINED, .tables_by_kind = true, .eager = FTMEM__EAGER_SINKS, .always_mask = true,
         .sliding_kv_twice = true, .scaled_values = true, .no_flash = true, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .router_fp32 = true,
         .modules = MOE_PLAIN_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_GLM] = {.model_type = "glm", .block = families_sequential, GLM_LIKE},
+    [FTMEM_GLM4] = {.model_type = "glm4", .block = families_sandwich, GLM_LIKE},
+    /* modeling_seed_oss.py: dropout at the end of the attention and of the MLP */
+    [FTMEM_SEED_OSS] = {.model_type = "seed_oss", LLAMA_PARTS, .qkv_bias = ON, .dropout_inside = true, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
     [FTMEM_MLLAMA_TEXT_MODEL] = {.model_type = "mllama_text_model", LLAMA_LIKE, .extra_rows = 8, .keeps_cache = true},
     [FTMEM_DEEPSEEK] = {.model_type = "deepseek", LLAMA_LIKE, .remote_code = true, .experts_apart = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF},
     [FTMEM_GLM4_MOE] = {.model_type = "glm4_moe", QWEN3_PARTS, .turn = FTMEM__TURN_JOINED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .experts_as = FTMEM__EXPERTS_AS_PROJ,

@@ -104,8 +104,9 @@ enum {
     FTMEM__TABLES_FP32,
     FTMEM__TABLES_CAST_QK_FP32,
     FTMEM__TABLES_QK_FP32_TWICE,
-    FTMEM__TABLES_TURNED_FP32
-}; /* cos and sin in the stream's dtype or fp32; q and k widened before, or for each use, or after pairs were turned, by tables of each call */
+    FTMEM__TABLES_TURNED_FP32,
+    FTMEM__TABLES_REPEATED
+}; /* cos and sin in the stream's dtype or fp32; q and k widened before, or for each use, or after pairs were turned, by tables of each call. REPEATED: each call makes its own */
 enum {
     FTMEM__EMBED_TOKENS,
     FTMEM__EMBED_SEGMENTS,

@@ -155,6 +155,7 @@ typedef struct ftmem__low {
     bool has_choice, holds_choice; /* holds: it lives beyond the block */
     ftmem__var choice;             /* the keys that the block's indexer has chosen: returned beside the stream */
     ftmem__var scaled;             /* the head's input: a name until the loss is there */
+    ftmem__var table[2];           /* cos and sin that a call of the rotation has made for itself; store -1: the model's */
     ftmem__var weights;            /* attention weights that eager attention returned: alive until the block returns */
 } ftmem__low;
 

@@ -749,7 +749,7 @@ static void program_positions(ftmem__low *low, ftmem__prologue *p)
     }
     if (shape->family->tables_by_kind && shape->has_full && shape->has_sliding) n += shape->s * program_other_rotary(shape); /* each kind has its own pair */
     if (shape->family->positions > FTMEM__ROPE_INTERLEAVED || shape->model->alibi == FTMEM_ON || !shape->rotates) return;
-    if (shape->family->tables == FTMEM__TABLES_TURNED_FP32) { /* each call repeats them, and keeps its own */
+    if (shape->family->tables == FTMEM__TABLES_TURNED_FP32 || shape->family->tables == FTMEM__TABLES_REPEATED) { /* each call repeats them, and keeps its own */
         program_argument(p, program_table(low, n, shape->rotary, dtype, FTMEM__OP_TABLE));
         program_argument(p, program_table(low, n, shape->rotary, dtype, FTMEM__OP_TABLE));
         return;

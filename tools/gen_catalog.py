@@ -251,6 +251,7 @@ ACTIVATION = {"gpt2": "activation_function", "gpt_bigcode": "activation_function
               "t5": "feed_forward_proj", "bart": "activation_function", "whisper": "activation_function",
               "falcon": "activation", "gemma2": None, "gemma3_text": None, "bloom": None, "mpt": None}
 BIAS_KEYS = (("attention_bias", "attention_bias"), ("mlp_bias", "mlp_bias"), ("use_qkv_bias", "qkv_bias"), ("use_bias", "attention_bias"))
+QKV_BIASED = ("glm", "glm4")  # attention_bias is that of queries, keys and values alone
 # Columns of models with experts or latent attention, named as the keys are; the number of experts has three names.
 EXPERT_KEYS = ("num_experts_per_tok moe_intermediate_size n_shared_experts shared_expert_intermediate_size first_k_dense_replace "
                "q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim").split()
@@ -287,6 +288,8 @@ def config_of_row(row, values):
     if activation and row["hidden_act"]:
         config[activation] = row["hidden_act"]
     config |= {key: YES[row[column]] for key, column in BIAS_KEYS if key in values and row[column]}
+    if typ in QKV_BIASED and row["qkv_bias"]:
+        config["attention_bias"] = YES[row["qkv_bias"]]
     if values.get("sliding_window", "null") != "null" and "use_sliding_window" not in values or row["sliding_window"]:
         config["sliding_window"] = int(row["sliding_window"]) if row["sliding_window"] else None
     if row["num_experts"] and not expert_keys(config, row, values):

@@ -55,7 +55,8 @@ TYPES = (
     "llama mistral qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 gpt2 gpt_neox gptj opt bloom mpt falcon starcoder2 "
     "gpt_bigcode olmo olmo2 olmo3 smollm3 granite stablelm cohere cohere2 mixtral qwen3_moe deepseek_v2 deepseek_v3 glm4_moe "
     "minimax_m2 olmoe minicpm3 deepseek_v32 glm_moe_dsa mimo_v2_flash qwen2_moe gpt_oss ministral3 nemotron_h granitemoehybrid bamba mamba2 "
-    "qwen3_next qwen3_5_text qwen3_5_moe_text dots1 flex_olmo granitemoe glm4_moe_lite ernie4_5_moe llama4_text"
+    "qwen3_next qwen3_5_text qwen3_5_moe_text dots1 flex_olmo granitemoe glm4_moe_lite ernie4_5_moe llama4_text "
+    "glm glm4 seed_oss"
 ).split()
 
 # Out of scope: mixtures of experts, hybrids, encoders, encoder-decoders, vision, code that transformers does not have.

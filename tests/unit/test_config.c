@@ -145,6 +145,9 @@ static void test_class_defaults(void **state)
         { "qwen3_next", "00000100000", FTMEM_QWEN3_NEXT, FTMEM_SILU, 2048, 5632, 48, 16, 2, 256, 64, 0, 0 },
         { "qwen3_5_text", "00000100000", FTMEM_QWEN3_5, FTMEM_SILU, 4096, 12288, 32, 16, 4, 256, 64, 0, 0 },
         { "qwen3_5_moe_text", "00000100000", FTMEM_QWEN3_5_MOE, FTMEM_SILU, 2048, 8192 /* no block has a dense MLP */, 40, 16, 2, 256, 64, 0, 0 },
+        { "glm", "01000000000", FTMEM_GLM, FTMEM_SILU, 4096, 13696, 40, 32, 2, 128, 64, 0, 0 },
+        { "glm4", "01000000000", FTMEM_GLM4, FTMEM_SILU, 4096, 13696, 40, 32, 2, 128, 64, 0, 0 },
+        { "seed_oss", "01000000000", FTMEM_SEED_OSS, FTMEM_SILU, 4096, 27648, 64, 80, 8, 128, 128, 0, 0 },
         { "whisper", "11111000000", FTMEM_WHISPER, FTMEM_GELU, 384, 1536, 4, 6, 6, 64, 0, 448, 0 },
     };
     (void)state;
