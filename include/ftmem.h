@@ -115,8 +115,8 @@ enum {
     FTMEM_GEMMA4 = 76, FTMEM_GEMMA4_VISION = 77, FTMEM_GEMMA4_AUDIO = 78, /* the latter two: its towers */
     FTMEM_LLAMA4 = 79, FTMEM_QWEN2_VL_VISION = 80,
     FTMEM_MLLAMA_TEXT_MODEL = 81, FTMEM_MLLAMA_VISION_MODEL = 82, /* the latter: its tower */
-    FTMEM_GLM = 83, FTMEM_GLM4 = 84, FTMEM_SEED_OSS = 85,
-    FTMEM_FAMILY_END = 86
+    FTMEM_GLM = 83, FTMEM_GLM4 = 84, FTMEM_SEED_OSS = 85, FTMEM_NEMOTRON_NAS = 86,
+    FTMEM_FAMILY_END = 87
 };
 
 /* The activation of the MLP. GELU_NEW is the tanh form written out in Python (GPT-2, GPT-J, Phi); GELU_TANH the fused kernel. */
@@ -475,9 +475,9 @@ typedef struct ftmem_model {
     int32_t alibi;            /* switch: attention bias by distance instead of rotation (Falcon-RW); AUTO: the family's */
     int32_t inferred;         /* 1: dimensions were inferred from a parameter count */
     int32_t reserved;
-    /* Per layer. Low four bits: 0 full attention, 1 sliding window, 2 full without rotation, 3 sparse with the index of the
-       layer before, 4 a state-space mixer, 5 none, 6 linear attention by the gated delta rule. High four bits: the MLP; 0 dense,
-       1 experts, 2 none. */
+    /* Per layer. Low three bits: 0 full attention, 1 sliding window, 2 full without rotation, 3 sparse with the index of the
+       layer before, 4 a state-space mixer, 5 none, 6 linear attention by the gated delta rule. Bits 4 and 5: the MLP; 0 dense,
+       1 experts, 2 none. Bits 3, 6 and 7, where ffn_widths is given: the place of the MLP's width there, bit 3 the lowest. */
     uint8_t layer_kind[FTMEM_MAX_LAYERS];
     int64_t experts;           /* routed experts of a block with experts; 0: a dense model. All of them are parameters */
     int64_t experts_per_token; /* of those, how many work on one token; required with experts */
@@ -566,6 +566,7 @@ typedef struct ftmem_model {
     int64_t tower_tiles;         /* tiles that an image is cut into at most; 0: it is not cut */
     int64_t tower_ratios;        /* aspect ratios that have positions of their own; 0: none */
     int64_t tower_out;           /* width of the tower's result; 0: tower_hidden */
+    int64_t ffn_widths[8];       /* widths that blocks choose their MLP's from (Nemotron-NAS), as layer_kind says; 0: no such place, all have ffn */
 } ftmem_model;
 
 /* Model from the shipped catalog by name ("meta-llama/Llama-3.1-8B"; the part after "/" alone, and letter case, do

@@ -142,6 +142,7 @@ enum {
     CONFIG_MLP_TYPES = 65536,         /* mlp_layer_types says which blocks have experts */
     CONFIG_CYCLE_KEY = 128,           /* sliding_window_pattern says how many */
     CONFIG_LINEAR = 131072,           /* of full_attention_interval layers the last one is full, or as layer_types says; the others have linear attention */
+    CONFIG_BLOCKS = 1 << 25,          /* block_configs has what each block is */
     CONFIG_EXPERTS_BETWEEN = 1 << 24, /* ... every moe_layer_interval-th from moe_layer_start_index to moe_layer_end_index */
     CONFIG_MIXERS = 262144            /* some blocks, or all, have a state-space mixer for attention, mamba_expand x hidden_size wide */
 };
@@ -889,10 +890,98 @@ static ftmem_status config_cross_layers(const config_source *c, ftmem_model *mod
     return ftmem__fail(c->error, FTMEM_E_RANGE, "cross_attention_layers", "all", "cross_attention_layers has every block; one at least must be another.");
 }
 
+/* The block of an entry "block_configs.3.ffn.ffn_mult", and what follows its number; -1: another entry. */
+static int64_t config_block_of(const config_source *c, const ftmem_entry *e, const char **rest)
+{
+    static const char list[] = "block_configs.";
+    const char *at = e->key + strlen(c->prefix);
+    int64_t index = 0;
+    if (strncmp(e->key, c->prefix, strlen(c->prefix)) != 0 || strncmp(at, list, sizeof list - 1) != 0) return -1;
+    for (at += sizeof list - 1; *at >= '0' && *at <= '9' && index < FTMEM_MAX_LAYERS; at++) index = index * 10 + (*at - '0');
+    *rest = *at == '.' ? at + 1 : "";
+    return index;
+}
+
+/* modeling_decilm.py _ffn_mult_to_intermediate_size: two thirds, up to a multiple of 256. Its place among the widths; -1: there are too many. */
+static int32_t config_width_place(ftmem_model *model, double mult)
+{
+    int64_t width = ((int64_t)(2 * mult * (double)model->hidden / 3) + 255) / 256 * 256;
+    for (int32_t i = 0; i < FTMEM__COUNT(model->ffn_widths); i++) {
+        if (model->ffn_widths[i] == 0) model->ffn_widths[i] = width;
+        if (width > model->ffn) model->ffn = width;
+        if (model->ffn_widths[i] == width) return i;
+    }
+    return -1;
+}
+
+static ftmem_status config_block_entry(const config_source *c, const ftmem_entry *e, const char *rest, uint8_t *kind, ftmem_model *model)
+{
+    double mult = 0;
+    int32_t place;
+    bool yes = e->type == FTMEM_ENTRY_BOOL && e->integer != 0;
+    if (strcmp(rest, "attention.no_op") == 0 && yes) *kind |= FTMEM__LAYER_NONE;
+    if (yes && (strcmp(rest, "attention.replace_with_linear") == 0 || strcmp(rest, "ffn.replace_with_linear") == 0 || strcmp(rest, "ffn.no_op") == 0))
+        return config_fail(c, FTMEM_E_UNSUPPORTED, e, "blocks without an MLP, or with a linear in its or attention's place, are not modelled");
+    if (strcmp(rest, "attention.n_heads_in_group") == 0 && e->type == FTMEM_ENTRY_INT && e->integer > 0) {
+        if (model->kv_heads > 0 && model->kv_heads != model->heads / e->integer)
+            return config_fail(c, FTMEM_E_UNSUPPORTED, e, "blocks with different numbers of key heads are not modelled");
+        model->kv_heads = model->heads / e->integer;
+    }
+    if (strcmp(rest, "ffn.ffn_mult") != 0 || e->type == FTMEM_ENTRY_NULL) return FTMEM_OK;
+    ftmem_status status = config_real(c, e, 0.01, 1024, "it must be a number from 0.01 to 1024", &mult);
+    if (status != FTMEM_OK) return status;
+    place = config_width_place(model, mult);
+    if (place < 0) return config_fail(c, FTMEM_E_UNSUPPORTED, e, "more than eight different widths are not modelled");
+    *kind |= ftmem__layer_of_width(place);
+    return FTMEM_OK;
+}
+
+/* The same in the catalog's short form, "8:5.25,0:1.0": for each block the heads in a group, 0 without attention, and the factor. */
+static ftmem_status config_block_text(const config_source *c, const ftmem_entry *e, ftmem_model *model)
+{
+    char mult[24];
+    ftmem_entry part = { .key = e->key };
+    ftmem_status status = FTMEM_OK;
+    const char *at = e->text;
+    for (int64_t block = 0; block < model->layers && *at && status == FTMEM_OK; block++) {
+        size_t n = strcspn(at, ":"), m = at[n] ? strcspn(at + n + 1, ",") : 0;
+        if (n != 1 || m == 0 || m >= sizeof mult) return config_fail(c, FTMEM_E_TYPE, e, "it must be a list of blocks");
+        memcpy(mult, at + 2, m);
+        mult[m] = '\0';
+        part.type = FTMEM_ENTRY_INT;
+        part.integer = *at - '0';
+        if (part.integer > 0) status = config_block_entry(c, &part, "attention.n_heads_in_group", &model->layer_kind[block], model);
+        else model->layer_kind[block] |= FTMEM__LAYER_NONE;
+        ftmem__unpack_one(e->key, mult, &part);
+        if (status == FTMEM_OK) status = config_block_entry(c, &part, "ffn.ffn_mult", &model->layer_kind[block], model);
+        at += 2 + m;
+        if (*at == ',') at++;
+    }
+    return status;
+}
+
+static ftmem_status config_block_list(const config_source *c, ftmem_model *model)
+{
+    const ftmem_entry *text = config_given(c, "block_configs");
+    const char *rest = "";
+    ftmem_status status = FTMEM_OK;
+    model->kv_heads = 0;
+    if (text && text->type == FTMEM_ENTRY_TEXT) status = config_block_text(c, text, model);
+    for (size_t i = 0; i < c->count && status == FTMEM_OK; i++) {
+        int64_t block = config_block_of(c, &c->entries[i], &rest);
+        if (block >= 0 && block < model->layers) status = config_block_entry(c, &c->entries[i], rest, &model->layer_kind[block], model);
+    }
+    if (model->kv_heads == 0) model->kv_heads = model->heads;
+    if (status == FTMEM_OK && model->ffn_widths[0] == 0)
+        return ftmem__fail(c->error, FTMEM_E_MISSING, "block_configs", "", "block_configs is missing: it says what each block is.");
+    return status;
+}
+
 static ftmem_status config_layers(const config_source *c, ftmem_model *model)
 {
     int64_t window = 0;
     if (c->cls->family == FTMEM_MLLAMA_TEXT_MODEL) return config_cross_layers(c, model);
+    if (config_is(c, CONFIG_BLOCKS)) return config_block_list(c, model);
     if (c->cls->family == FTMEM_NEMOTRON_H) return config_one_part(c, model);
     if (config_is(c, CONFIG_MIXERS)) return config_mixer_layers(c, model);
     if (!config_is(c, CONFIG_WINDOW)) return FTMEM_OK;

@@ -15,6 +15,7 @@
 /* x + attention(norm x), then x + mlp(norm x) */
 STEPS(families_sequential, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION, FTMEM__DROPOUT, FTMEM__MULTIPLY, FTMEM__ADD,
       FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP, FTMEM__DROPOUT, FTMEM__MULTIPLY, FTMEM__ADD);
+STEPS(families_mlp, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP, FTMEM__ADD);
 /* attention_states is a name that lives on (modeling_llama4.py Llama4TextDecoderLayer) */
 STEPS(families_llama4, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__ATTENTION_ASIDE, FTMEM__ADD_ASIDE, FTMEM__RESIDUAL, FTMEM__NORM, FTMEM__MLP, FTMEM__ADD);
 /* norms before and after each half (Gemma-2, Gemma-3) */
@@ -301,6 +302,7 @@ static const ftmem__family families_rows[FTMEM_FAMILY_END] = {
     [FTMEM_GLM4] = {.model_type = "glm4", .block = families_sandwich, GLM_LIKE},
     /* modeling_seed_oss.py: dropout at the end of the attention and of the MLP */
     [FTMEM_SEED_OSS] = {.model_type = "seed_oss", LLAMA_PARTS, .qkv_bias = ON, .dropout_inside = true, .modules = LLAMA_MODULES, .default_targets = R(Q) | R(V)},
+    [FTMEM_NEMOTRON_NAS] = {.model_type = "nemotron-nas", LLAMA_LIKE, .remote_code = true, .by_width = true, .mlp_block = families_mlp},
     [FTMEM_MLLAMA_TEXT_MODEL] = {.model_type = "mllama_text_model", LLAMA_LIKE, .extra_rows = 8, .keeps_cache = true},
     [FTMEM_DEEPSEEK] = {.model_type = "deepseek", LLAMA_LIKE, .remote_code = true, .experts_apart = true, .router = FTMEM__ROUTER_SOFTMAX_CAST, .router_norm = OFF},
     [FTMEM_GLM4_MOE] = {.model_type = "glm4_moe", QWEN3_PARTS, .turn = FTMEM__TURN_JOINED, .router = FTMEM__ROUTER_SIGMOID_GROUPED, .router_norm = ON, .experts_as = FTMEM__EXPERTS_AS_PROJ,
@@ -563,6 +565,24 @@ static ftmem_status families_required(const ftmem_model *model, ftmem_error *err
                        "A required dimension of the model is missing: give it, or take the model from a config or the catalog.");
 }
 
+/* Blocks choose among widths that are there, in families of such blocks alone. */
+static ftmem_status families_check_widths(const ftmem_model *model, ftmem_error *error)
+{
+    int64_t i, given = 0;
+    bool chosen = true;
+    for (i = 0; i < FTMEM__COUNT(model->ffn_widths); i++) {
+        given |= model->ffn_widths[i];
+        if (model->ffn_widths[i] < 0 || model->ffn_widths[i] > 1 << 26)
+            return ftmem__fail_int(error, FTMEM_E_RANGE, "model.ffn_widths", model->ffn_widths[i], "model.ffn_widths has a width outside 1 to 67108864.");
+    }
+    if (!ftmem__family_of(model)->by_width && given == 0) return FTMEM_OK;
+    if (!ftmem__family_of(model)->by_width)
+        return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "model.ffn_widths", "given", "model.ffn_widths is modelled in the family nemotron-nas alone.");
+    for (i = 0; i < model->layers; i++) chosen = chosen && model->ffn_widths[ftmem__layer_width(model->layer_kind[i])] > 0;
+    return chosen ? FTMEM_OK
+                  : ftmem__fail(error, FTMEM_E_MISSING, "model.ffn_widths", "0", "model.layer_kind names a place of model.ffn_widths that has no width.");
+}
+
 const uint8_t *ftmem__family_block(const ftmem__family *family, const ftmem_model *model)
 {
     if (model->parallel != FTMEM_ON) return family->block;
@@ -608,6 +628,8 @@ ftmem_status ftmem__model_check(const ftmem_model *model, ftmem_error *error)
     if (model->layers > FTMEM_MAX_LAYERS)
         return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "model.layers", model->layers, "More layers than the published limit of 512 are not modelled.");
     if (!ftmem__family_block(ftmem__family_of(model), model)) return families_fail_form(model, error);
+    status = families_check_widths(model, error);
+    if (status != FTMEM_OK) return status;
     if (model->head_dim == 0)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.heads", model->heads,
                                "model.heads is larger than model.hidden; hidden / heads must be at least 1.");

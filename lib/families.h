@@ -166,11 +166,21 @@ enum { FTMEM__LAYER_HANDED_NEW = 64, FTMEM__LAYER_HANDED_OLD = 128, FTMEM__LAYER
 enum { FTMEM__MLP_DENSE, FTMEM__MLP_EXPERTS, FTMEM__MLP_NONE, FTMEM__MLP_KINDS };
 static inline uint8_t ftmem__layer_attention(uint8_t kind)
 {
-    return kind & 15;
+    return kind & 7;
 }
 static inline uint8_t ftmem__layer_mlp(uint8_t kind)
 {
     return (kind & (uint8_t)~FTMEM__LAYER_HANDED) >> 4;
+}
+/* Where blocks have MLPs of different widths: the place of this one's in ftmem_model.ffn_widths. */
+enum { FTMEM__LAYER_WIDTH = 8 | FTMEM__LAYER_HANDED };
+static inline int32_t ftmem__layer_width(uint8_t kind)
+{
+    return (kind >> 6) * 2 + (kind >> 3 & 1);
+}
+static inline uint8_t ftmem__layer_of_width(int32_t place)
+{
+    return (uint8_t)((place >> 1) << 6 | (place & 1) << 3);
 }
 
 typedef struct ftmem__family {
@@ -179,6 +189,7 @@ typedef struct ftmem__family {
     const struct ftmem__family *tower_form;                 /* the same inside a vision-language model, where PEFT sees other modules */
     const struct ftmem__family *gated_form;                 /* the same with a gated MLP, where models come in both forms */
     const uint8_t *block, *parallel_block, *two_norm_block; /* FTMEM__END-terminated */
+    const uint8_t *mlp_block;                               /* of a block without attention; NULL: the same as the others' */
     const uint8_t *head[FTMEM_TASK_END];                    /* by task: steps before the last linear; NULL: a decoder's, or none */
     uint8_t router, experts_as, experts_gate;
     uint8_t norm, positions, mlp, qkv, qk_norm_kind, activation, turn, tables, eager, embedding;
@@ -187,6 +198,7 @@ typedef struct ftmem__family {
     uint8_t small_buffers; /* of up to 512 bytes besides a rotation's two: a scale, further frequencies */
     /* class defaults of the model's switches: FTMEM_ON or FTMEM_OFF */
     uint8_t tied, qkv_bias, o_bias, mlp_bias, norm_bias, qk_norm, parallel, two_norms, head_bias, router_norm, expert_bias;
+    bool by_width : 1;            /* blocks have MLPs of different widths, and some no attention (modeling_decilm.py) */
     uint8_t extra_rows;           /* of the embedding, beyond the vocabulary (modeling_mllama.py: for the image token) */
     bool router_linear : 1;       /* the router is an nn.Linear, not a parameter (modeling_gemma4.py, modeling_minicpm.py) */
     bool router_fp32 : 1;         /* the router's weight stays in fp32, and its input is widened */

@@ -134,11 +134,12 @@ static ftmem_status job_check_tower(const ftmem__case *c, ftmem_error *error)
 
 static ftmem_status job_check_layer_kind(const ftmem_model *model, uint8_t kind, ftmem_error *error)
 {
-    if (ftmem__layer_attention(kind) >= FTMEM__LAYER_KINDS || ftmem__layer_mlp(kind) >= FTMEM__MLP_KINDS)
+    bool wide = (kind & FTMEM__LAYER_WIDTH) != 0 && !ftmem__family_of(model)->by_width;
+    if (ftmem__layer_attention(kind) >= FTMEM__LAYER_KINDS || ftmem__layer_mlp(kind) >= FTMEM__MLP_KINDS || wide)
         return ftmem__fail_int(
             error, FTMEM_E_RANGE, "model.layer_kind", kind,
-            "model.layer_kind has a value that is none; its low four bits are 0 (full), 1 (sliding window), 2 (full without "
-            "rotation), 3 (sparse, shared index), 4 (state-space mixer), 5 (none) or 6 (linear), its high four bits 0 (dense), 1 (experts) or 2 (none)");
+            "model.layer_kind has a value that is none; its low three bits are 0 (full), 1 (sliding window), 2 (full without "
+            "rotation), 3 (sparse, shared index), 4 (state-space mixer), 5 (none) or 6 (linear), bits 4 and 5 are 0 (dense), 1 (experts) or 2 (none)");
     if (ftmem__layer_mlp(kind) == FTMEM__MLP_EXPERTS && model->experts == 0)
         return ftmem__fail_int(error, FTMEM_E_CONFLICT, "model.experts", 0, "model.layer_kind has blocks with experts; give model.experts.");
     if (ftmem__layer_attention(kind) == FTMEM__LAYER_SSM &&
@@ -478,7 +479,8 @@ static ftmem_status job_fail_quant(const ftmem__case *c, ftmem_status status, co
 static bool job_reads_tokens(const ftmem__case *c)
 {
     const ftmem__family *family = ftmem__family_of(&c->model);
-    return c->job.task == FTMEM_TASK_CAUSAL_LM && !family->encoder && !family->by_kind && !c->model.tower && family->embedding == FTMEM__EMBED_TOKENS;
+    return c->job.task == FTMEM_TASK_CAUSAL_LM && !family->encoder && !family->by_kind && !family->by_width && !c->model.tower &&
+           family->embedding == FTMEM__EMBED_TOKENS;
 }
 
 /* Whether the method is modelled, over this base. */
@@ -530,7 +532,7 @@ static ftmem_status job_check_by_kind(const ftmem__case *c, ftmem_error *error)
     if (family->hands_index && c->job.recompute_save > FTMEM_SAVE_NOTHING)
         return ftmem__fail(error, FTMEM_E_UNSUPPORTED, "job.recompute_save", ftmem_enum_name("save", c->job.recompute_save),
                            "job.recompute_save is given, but checkpoints that save results are not modelled in this family");
-    if (!family->by_kind && c->model.linear_key_heads == 0) return FTMEM_OK;
+    if (!family->by_kind && !family->by_width && c->model.linear_key_heads == 0) return FTMEM_OK;
     if (family->by_kind && c->job.task != FTMEM_TASK_CAUSAL_LM)
         return ftmem__fail_int(error, FTMEM_E_UNSUPPORTED, "job.task", c->job.task, "job.task is not causal_lm, the one that is modelled for this family");
     if (c->job.stack == FTMEM_STACK_LITGPT)
@@ -566,7 +568,7 @@ static ftmem_status job_check_method_place(const ftmem__case *c, ftmem_error *er
     if (c->model.experts > 0 && (foreign || (a->targets & experts) || a->kind > FTMEM_ADAPTER_LORA_FA)) place = "a mixture of experts";
     else if (family->encoder) place = "an encoder beside its decoder";
     else if (c->model.tower) place = "a vision tower";
-    else if (family->by_kind) place = "blocks of different shapes";
+    else if (family->by_kind || family->by_width) place = "blocks of different shapes";
     else if (fused) place = "fused LoRA kernels";
     else if (a->kind == FTMEM_ADAPTER_VERA && c->model.kv_rank) place = "multi-head latent attention"; /* widths of the shared pair */
     if (!place || !job_takes_targets(c)) return FTMEM_OK;

@@ -637,7 +637,8 @@ static ftmem__var program_returned(ftmem__low *low)
 /* One block over x, which stays the caller's. */
 ftmem__var ftmem__low_block(ftmem__low *low, ftmem__var x)
 {
-    const uint8_t *step = ftmem__family_block(low->shape->family, low->shape->model);
+    const ftmem__family *family = low->shape->family;
+    const uint8_t *step = low->kind == FTMEM__LAYER_NONE && family->mlp_block ? family->mlp_block : ftmem__family_block(family, low->shape->model);
     program_frame frame = { 0 };
     ftmem__var returned = program_returned(low);
     frame.cur = ftmem__keep(low->tape, x);

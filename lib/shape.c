@@ -13,10 +13,11 @@ static bool shape_trains(const ftmem_job *job, bool named)
     return named == shape_part(job, FTMEM_PART_ALL_BUT);
 }
 
-/* modeling_gemma4.py Gemma4TextAttention, Gemma4TextMLP */
+/* modeling_gemma4.py Gemma4TextAttention, Gemma4TextMLP; modeling_decilm.py DeciLMDecoderLayer */
 void ftmem__shape_by_kind(ftmem__shape *shape, uint8_t kind)
 {
     const ftmem_model *m = shape->model;
+    if (shape->family->by_width) shape->f = m->ffn_widths[ftmem__layer_width(kind)];
     if (!shape->family->by_kind) return;
     if (kind & FTMEM__LAYER_REUSES) shape->f = m->shared_kv_ffn;
     if (ftmem__layer_attention(kind) != FTMEM__LAYER_FULL) return;
@@ -165,6 +166,8 @@ static ftmem_status shape_check(const ftmem__shape *shape, ftmem_error *error)
     if (shape->q + 2 * shape->kv > widest) widest = shape->q + 2 * shape->kv;
     if (shape->model->heads * shape->model->full_head_dim * 3 > widest) widest = shape->model->heads * shape->model->full_head_dim * 3;
     if (shape->model->shared_kv_ffn * 2 > widest) widest = shape->model->shared_kv_ffn * 2;
+    for (int32_t i = 0; i < FTMEM__COUNT(shape->model->ffn_widths); i++)
+        if (shape->model->ffn_widths[i] * 2 > widest) widest = shape->model->ffn_widths[i] * 2;
     if (shape->model->layer_input * shape->model->layers > widest) widest = shape->model->layer_input * shape->model->layers;
     if (shape->model->linear_value_heads * linear > widest) widest = shape->model->linear_value_heads * linear;
     if (shape->heads * (shape->d + shape->dv) > widest) widest = shape->heads * (shape->d + shape->dv);

@@ -27,8 +27,8 @@ static void walk_by_kind(ftmem__walk *walk, uint8_t kind, ftmem__low *low)
     walk->own = *low->shape;
     ftmem__shape_by_kind(&walk->own, kind);
     low->shape = &walk->own;
-    low->stores = (kind & FTMEM__LAYER_STORES) != 0;
-    low->reuses = (kind & FTMEM__LAYER_REUSES) != 0;
+    low->stores = low->shape->family->by_kind && (kind & FTMEM__LAYER_STORES) != 0;
+    low->reuses = low->shape->family->by_kind && (kind & FTMEM__LAYER_REUSES) != 0;
     low->kind = ftmem__layer_attention(kind);
 }
 
@@ -50,7 +50,7 @@ static ftmem__low walk_low(ftmem__walk *walk, int32_t stack, const ftmem__kind *
     low.kind = kind ? ftmem__layer_attention(kind->kind) : 0;
     low.mlp = kind ? ftmem__layer_mlp(kind->kind) : 0;
     low.first = kind && kind->first;
-    if (kind && shape->family->by_kind) walk_by_kind(walk, kind->kind, &low);
+    if (kind && (shape->family->by_kind || shape->family->by_width)) walk_by_kind(walk, kind->kind, &low);
     low.kernels = shape->job->kernels | (kind && (shape->job->compile & FTMEM_COMPILE_BLOCKS) ? WALK_COMPILED : 0);
     return low;
 }

@@ -131,7 +131,7 @@ def default_values(values):
 
 
 def class_row(typ, family, values, aliases, of, common):
-    family = "FTMEM_" + family.removesuffix("_text").upper()
+    family = "FTMEM_" + family.removesuffix("_text").upper().replace("-", "_")
     names = [part for pair in aliases.items() for part in pair]
     return f"    {{ {c_string(typ)}, {family},\n      {entries(values, common)},\n      {packed(names)}, {of} }},\n"
 
@@ -195,12 +195,20 @@ def known_keys(config, read, types, visions):
         part, rest = key.split(".", 1) if key.split(".")[0] in PARTS and "." in key else ("", key)
         values, aliases = types.get(class_of_part(entries, part, visions, types), ({}, {}))
         rest = aliases.get(rest, rest)
+        if rest == "block_configs":
+            value = short_blocks(value)
         if rest in read or rest in values or isinstance(value, list) and f"{rest}.0" in read:
             found[f"{part}.{rest}" if part else rest] = value
     for key, value in config.items():
         if isinstance(value, dict) and key in read and not any(name.startswith(key + ".") for name in found):
             found[f"{key}.given"] = True
     return found
+
+
+def short_blocks(blocks):
+    """block_configs of Nemotron-NAS as lib/config.c config_block_text reads it; what that form cannot say stays a list, which is refused."""
+    plain = all(not (b["attention"].get("replace_with_linear") or b["ffn"].get("replace_with_linear") or b["ffn"].get("no_op")) for b in blocks)
+    return ",".join(f"{0 if b['attention'].get('no_op') else b['attention']['n_heads_in_group']}:{b['ffn']['ffn_mult']}" for b in blocks) if plain else blocks
 
 
 def import_configs(folder, as_of):

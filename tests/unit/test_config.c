@@ -148,6 +148,7 @@ static void test_class_defaults(void **state)
         { "glm", "01000000000", FTMEM_GLM, FTMEM_SILU, 4096, 13696, 40, 32, 2, 128, 64, 0, 0 },
         { "glm4", "01000000000", FTMEM_GLM4, FTMEM_SILU, 4096, 13696, 40, 32, 2, 128, 64, 0, 0 },
         { "seed_oss", "01000000000", FTMEM_SEED_OSS, FTMEM_SILU, 4096, 27648, 64, 80, 8, 128, 128, 0, 0 },
+        { "nemotron-nas block_configs.0.ffn.ffn_mult=4", "00000000000", FTMEM_NEMOTRON_NAS, FTMEM_SILU, 4096, 11008, 32, 32, 32, 128, 128, 0, 0 },
         { "whisper", "11111000000", FTMEM_WHISPER, FTMEM_GELU, 384, 1536, 4, 6, 6, 64, 0, 448, 0 },
     };
     (void)state;

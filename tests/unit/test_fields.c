@@ -129,6 +129,7 @@ static void mark_others(int32_t object, char *used)
     mark(used, 0, sizeof(uint32_t));
     if (object == FTMEM_OBJECT_MODEL) mark(used, offsetof(ftmem_model, reserved), sizeof(int32_t));
     if (object == FTMEM_OBJECT_MODEL) mark(used, offsetof(ftmem_model, layer_kind), FTMEM_MAX_LAYERS);
+    if (object == FTMEM_OBJECT_MODEL) mark(used, offsetof(ftmem_model, ffn_widths), sizeof(((ftmem_model *)0)->ffn_widths));
     if (object == FTMEM_OBJECT_ADAPTER) mark(used, offsetof(ftmem_adapter, ranks), 16 * sizeof(int32_t));
     if (object == FTMEM_OBJECT_GPU) mark(used, offsetof(ftmem_gpu, reserved), 8 * sizeof(int64_t));
     if (object == FTMEM_OBJECT_JOB) mark(used, offsetof(ftmem_job, model), 2 * sizeof(void *));

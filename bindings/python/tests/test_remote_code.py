@@ -33,6 +33,12 @@ PHI3_V = dict(model_type="phi3_v", hidden_size=3072, intermediate_size=8192, num
               vocab_size=32064, max_position_embeddings=131072, tie_word_embeddings=False,
               img_processor={"name": "clip_vision_model", "image_dim_out": 1024, "num_img_tokens": 144})
 
+NAS = dict(model_type="nemotron-nas", hidden_size=4096, num_hidden_layers=4, num_attention_heads=32, vocab_size=32000, tie_word_embeddings=False,
+           block_configs=[{"attention": {"n_heads_in_group": 8, "no_op": False}, "ffn": {"ffn_mult": 5.25}},
+                          {"attention": {"n_heads_in_group": None, "no_op": True}, "ffn": {"ffn_mult": 1.0}},
+                          {"attention": {"n_heads_in_group": 8, "no_op": False}, "ffn": {"ffn_mult": 2.625}},
+                          {"attention": {"n_heads_in_group": None, "no_op": True}, "ffn": {"ffn_mult": 5.25}}])
+
 CASES = [
     # biases of q, k, v; f = 11008 / 2
     pytest.param(QWEN, 2 * 151936 * 2048 + 24 * (4 * 2048**2 + 3 * 2048 + 3 * 2048 * 5504 + 2 * 2048) + 2048, id="qwen"),
@@ -50,6 +56,9 @@ CASES = [
     # biases of q, k, v; one block more for multi-token prediction, with three norms and a linear of 2 h x h: the checkpoint's 7 833 409 536
     pytest.param(MIMO, 2 * 151680 * 4096 + 37 * (2 * 4096**2 + 2 * 4096 * 1024 + 4096 + 2 * 1024 + 3 * 4096 * 11008 + 2 * 4096) + 3 * 4096 + 2 * 4096**2
                  + 4096, id="mimo"),
+    # widths: two thirds of mult x h, up to a multiple of 256: 14336, 2816, 7168, 14336; two blocks have attention, with 4 key heads, and its norm
+    pytest.param(NAS, 2 * 32000 * 4096 + 2 * (2 * 4096**2 + 2 * 4096 * 512 + 4096) + 3 * 4096 * (14336 + 2816 + 7168 + 14336) + 4 * 4096 + 4096,
+                 id="nemotron-nas"),
     # Phi-3-mini's 3 821 079 552, CLIP-L/14-336's 303 507 456, two separators, two linears: the published 4 146 621 440
     pytest.param(PHI3_V, 3821079552 + 303507456 + 2 * 4096 + (4096 + 1) * 3072 + (3072 + 1) * 3072, id="phi3_v"),
     # every linear has a bias, the head too; one LayerNorm a block
@@ -106,3 +115,19 @@ def test_all_linear_of_phi3_v() -> None:
 def test_images_of_phi3_v_are_refused() -> None:
     with pytest.raises(ftmem.Unsupported, match="images"):
         ftmem.predict(PHI3_V, seq_len=128, images=1)
+
+
+@pytest.mark.parametrize("settings, phases", [
+    (dict(batch_size=2, seq_len=512), dict(forward=2289277952, loss=2551439872, backward=3276146688, optimizer=8143807488, forward2=5548497920)),
+    (dict(batch_size=2, seq_len=512, gradient_checkpointing=True), dict(forward=1766802432, loss=2028964352, optimizer=8143807488, forward2=5026022400)),
+])
+def test_blocks_of_different_widths(settings: dict[str, Any], phases: dict[str, int]) -> None:
+    """Torch 2.13's accounting of transformers 5.24's LlamaModel whose MLPs have NAS's widths, and whose second and fourth block have no attention."""
+    found = ftmem.predict(NAS, loss="dropped", **settings).to_dict()["memory"]["phases"]
+    assert {name: found[name]["allocated"] for name in phases} == phases
+
+
+def test_a_linear_in_place_of_attention_is_refused() -> None:
+    blocks = [dict(b, attention=dict(b["attention"], replace_with_linear=True)) for b in NAS["block_configs"]]
+    with pytest.raises(ftmem.Unsupported, match="replace_with_linear"):
+        ftmem.predict(NAS | {"block_configs": blocks}, seq_len=128)

@@ -128,6 +128,7 @@ class _Lib:
     FTMEM_GLM: Final[int]
     FTMEM_GLM4: Final[int]
     FTMEM_SEED_OSS: Final[int]
+    FTMEM_NEMOTRON_NAS: Final[int]
     FTMEM_FAMILY_END: Final[int]
     FTMEM_ACT_AUTO: Final[int]
     FTMEM_SILU: Final[int]
