@@ -23,7 +23,7 @@ REFUSED = {
 TOWERS = {"gemma4_vision", "gemma4_audio", "clip_vision_model", "siglip_vision_model", "pixtral", "qwen2_vl_vision", "qwen2_5_vl_vision", "qwen3_vl_vision", "kimi_k25_vision",
           "mllama_vision_model", "mllama_text_model"}
 # Not in transformers: counted by hand in test_remote_code.py.
-REMOTE = {"qwen", "baichuan", "chatglm", "internlm2", "orion", "minicpm", "deepseek", "mimo"}
+REMOTE = {"nemotron-nas", "qwen", "baichuan", "chatglm", "internlm2", "orion", "minicpm", "deepseek", "mimo"}
 # The first block is not like the others: its parameters times the depth are not those of all blocks.
 UNEVEN = {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "mimo_v2_flash", "glm4_moe", "dots1", "glm4_moe_lite", "ernie4_5_moe", "nemotron_h", "granitemoehybrid", "bamba"}
 # Never trained: a bias for each of 64 experts, in 27 blocks (modeling_ernie4_5_moe.py Ernie4_5_MoeStatics).
